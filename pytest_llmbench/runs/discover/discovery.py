@@ -355,8 +355,8 @@ def _make_logless_job(
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only standard error or a launch folder.
 
-    Yields nothing if its recipe or size is unknown, or if its log is elsewhere; then
-    records the path as ignored, except an unknown launch folder.
+    Yields nothing if its recipe or size is unknown, or if its log is elsewhere. Then
+    records its standard error as ignored.
     """
     logless_path = draft.logless_path or job_folder.folder.path
     if draft.job and log_folders.get(draft.job):
@@ -690,7 +690,9 @@ def _make_ids_unique(
 
 def _find_file(run: RunFiles) -> Path:
     """Return the first log of a run, else its metadata or folder."""
-    return run.attempts[0].log if run.attempts else run.metadata or run.folder
+    if run.attempts:
+        return run.attempts[0].log
+    return run.metadata or run.folder
 
 
 def _extend_ids(

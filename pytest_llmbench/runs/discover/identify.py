@@ -88,14 +88,15 @@ def identify(
     closest = select_closest(path_comparisons)
     keys = tuple(sorted({comparison.baseline.key for comparison in closest}))
     if len(keys) == 1:
+        comparison = closest[0]
         explanation = (
             "its path, and the facts in its log and metadata, match the baseline file"
         )
         return Identity(
-            keys[0],
+            comparison.baseline.key,
             explanation,
-            changes=closest[0].changes,
-            one_sided=closest[0].one_sided,
+            changes=comparison.changes,
+            one_sided=comparison.one_sided,
         )
     if keys:
         return _make_ambiguous_by_facts(closest, keys)
@@ -246,6 +247,7 @@ def _add_options(
 
 
 def _list_contradicted_fields(claims: Claims) -> set[str]:
+    """Return the fields for which sources of a run state different values."""
     return {
         claim.field
         for conflicting_claims in claims.contradictions
@@ -493,9 +495,10 @@ def _make_unmatched(
     differences: frozenset[str] = frozenset()  # from the nearest baseline
     advice = ""
     if nearest:
-        differences = frozenset(nearest[0].differences)
+        nearest_match = nearest[0]
+        differences = frozenset(nearest_match.differences)
         if differences <= {"release", "layout"}:
-            advice = f"--llmb-baseline-release={nearest[0].key.release} judges it against that release"
+            advice = f"--llmb-baseline-release={nearest_match.key.release} judges it against that release"
     problem = _describe_missing_baseline(claims, differences, recipes)
     problem = problem or f"no baseline fits {summary}"
     shown_matches = [match for match in nearest if is_near(match, claims)]

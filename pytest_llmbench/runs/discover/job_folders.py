@@ -28,6 +28,7 @@ from pytest_llmbench.runs.discover.metrics_files import choose_metrics, is_metri
 from pytest_llmbench.runs.layouts.folder_layouts import Layout, find_layout
 from pytest_llmbench.runs.layouts.metadata import FILE_NAME
 
+# `slurm-1234.out`, `slurm-1234_5.out` of a job array
 _SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
 _SKIPPED = {
     "sbatch_": "the launcher's duplicate of a job's output",
@@ -35,11 +36,15 @@ _SKIPPED = {
     "import_ckpt": "a checkpoint import, no training",
     "prepare_": "a preparation, no training",
 }
+# `sbatch_x.out`, `log-import_ckpt.out`, `log-team-team.prepare_x_12_0.out`
 _SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
+# the task of a launched training: `log-team-team.pretrain_x.out`
 _TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
+# files of a framework next to its log
 _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
 NOT_READ = "not read: not named like a log; give the file's own path to read it"
 LONE_ERROR = "standard error without a log next to it"
+# logs of a local executor, best first
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 # in the name of a renamed log, followed by another suffix
 _RENAMED_SUFFIX = re.compile(r"\.(?:out|log)(?=\.)")
@@ -223,6 +228,7 @@ def _is_log(name: str, folder: Folder) -> bool:
 
 
 def _is_compressed(file: WalkedFile) -> bool:
+    """True if a log's name has a compression suffix."""
     return names.strip_compression(file.name) != file.name
 
 

@@ -307,7 +307,8 @@ def may_be_log(name: str) -> bool:
     lower_name = name.lower()
     if name.startswith(".") or _DOCUMENT.match(lower_name):
         return False
-    suffix = lower_name.rpartition(".")[2] if "." in lower_name else ""
+    _, dot, ending = lower_name.rpartition(".")
+    suffix = ending if dot else ""
     if suffix == "txt":  # `train_log.txt`, but not `results.txt`
         return _LOG_WORD.search(lower_name) is not None
     if suffix in ("o", "e"):  # `job.1234.e`, but not an object file

@@ -286,12 +286,13 @@ def _list_values(facts: Iterable[RunFact]) -> Values:
     return values_by_key
 
 
-def _split_value(name: str, text: str) -> Iterator[tuple[FactKey, str]]:
+def _split_value(name: str, listed_value: str) -> Iterator[tuple[FactKey, str]]:
     """Yield each (fact key, value) of a stated value that may list several.
 
-    `hidden_size=4096, ffn_size=11008` are the values of two labels.
+    `name` is the name of the fact. `hidden_size=4096, ffn_size=11008` are the values of
+    two labels.
     """
-    for item in text.split(LISTED):
+    for item in listed_value.split(LISTED):
         label, value = "", item
         if name in _LABELLED:
             before, separator, after = item.partition("=" if "=" in item else ": ")
@@ -311,8 +312,9 @@ def _compare(
     A major difference means another configuration; a minor one is only reported.
     """
     recorded: dict[FactKey, set[str]] = {}
-    for name, text in baseline.match.says if baseline.match else ():
-        for key, value in _split_value(name, text):
+    recorded_facts = baseline.match.says if baseline.match else ()
+    for name, values in recorded_facts:
+        for key, value in _split_value(name, values):
             recorded.setdefault(key, set()).add(value)
     shared = sorted(recorded.keys() & stated.keys())
     agreed = frozenset(
@@ -426,9 +428,9 @@ def _could_be_recorded(key: FactKey, recorded: Iterable[FactKey]) -> bool:
 
     Older baseline files contain no settings.
     """
-    return key.name not in _SETTINGS or any(
-        other.name in _SETTINGS for other in recorded
-    )
+    if key.name not in _SETTINGS:
+        return True
+    return any(recorded_key.name in _SETTINGS for recorded_key in recorded)
 
 
 def _describe(

@@ -61,6 +61,7 @@ _NAME = re.compile(
 )
 _DTYPE = re.compile(r"bf16|nvfp4|mxfp8|fp8(?:cs|mx|sc|ds)?", re.IGNORECASE)
 _TASKS = {"pretrain": "pretrain", "sft": "sft", "lora": "lora", "peft": "lora"}
+# tokens without a fact: `llm`, a job id, `gpus` of a truncated name, `tpNone`
 _IGNORED_TOKEN = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
 TRUNCATED_LENGTHS = (33, 37)
 """Lengths to which DGX Cloud and Kubeflow truncate names: a final number is incomplete.
@@ -170,7 +171,10 @@ def is_readable(logs: Sequence[ParsedLog]) -> bool:
 
 
 def names_model(run: RunFiles, companions: Companions) -> bool:
-    """True if any source of a run names a model of the tables."""
+    """True if any source of a run names a model of the tables.
+
+    The model is the field `size`: all rows of the tables have the same recipe.
+    """
     hints = (*_read_names(run), *_read_metadata(run), *_read_script(companions.script))
     return any(hint.field == "size" for hint in hints)
 
@@ -285,8 +289,9 @@ def read_name(text: str) -> Mapping[str, str]:
     if match["task"]:
         pairs["task"] = _TASKS[match["task"].lower()]
     tokens = text[match.end() :].split("_")
-    if len(text) in TRUNCATED_LENGTHS and tokens[-1].lower().startswith("gpus"):
-        tokens.pop()
+    is_truncated = len(text) in TRUNCATED_LENGTHS
+    if is_truncated and tokens[-1].lower().startswith("gpus"):
+        tokens.pop()  # `gpus51` may be `gpus512`
     variant_tokens = [
         token for token in _join_precision(tokens) if not _add_token(token, pairs)
     ]

@@ -159,7 +159,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     excluded, excluded_because = None, ""
     exclusions = list(_find_exclusions(tree, problems))
     if exclusions:
-        excluded, setting = exclusions[0]
+        excluded, setting = exclusions[0]  # the first of several
         excluded_because = f"{name}: {setting}"
     build = (
         *_list_versions(tree, problems),
