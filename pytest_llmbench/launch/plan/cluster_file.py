@@ -41,6 +41,7 @@ def _expect_text(expected: str, pattern: str) -> Text:
 
 
 def _convert_gpu(text: str) -> str:
+    """Convert a GPU type to lower case. Raises ValueError if it is invalid."""
     if not re.fullmatch(r"(?a:[a-z0-9][a-z0-9_.]{0,49})", text.lower()):
         raise ValueError(f"found {text!r}, expected a GPU type such as h100, or cpu")
     return text.lower()
@@ -134,22 +135,21 @@ def read_cluster(path: Path) -> Cluster:
         _read_installed(name, entry_of_recipe, path.parent)
         for name, entry_of_recipe in _get_mapping(entry, "installed").items()
     ]
+    installed.sort(key=lambda recipe: not recipe.release)  # with a release first
     llmb_run = _resolve_path(entry.get("llmb_run"), path.parent)
     base = read_llmb_run(llmb_run) if llmb_run else Cluster()
-    handled = ("schema", "llmb_run", "environment", "installed")
-    stated = {
+    # the other keys have the same names as the fields of Cluster
+    converted_keys = ("schema", "llmb_run", "environment", "installed")
+    overrides = {
         name: value
         for name, value in entry.values.items()
-        if name not in handled and value is not None
+        if name not in converted_keys and value is not None
     }
     return replace(
         base,
-        **stated,
+        **overrides,
         environment=(*base.environment, *_read_environment(entry)),
-        installed=(
-            *sorted(installed, key=lambda recipe: not recipe.release),
-            *base.installed,
-        ),
+        installed=(*installed, *base.installed),
         source=path,
     )
 
@@ -170,18 +170,23 @@ def _read_installed(name: str, entry: YamlMapping, base: Path) -> InstalledRecip
 def _split_release(name: str) -> tuple[str, str]:
     """Split `grok1-25.05` into recipe and release.
 
-    A release begins with a digit and contains a dot.
+    A release begins with a digit and contains a dot. Without a release, `name` is the
+    recipe and the release is "".
     """
     match = re.fullmatch(r"(.+)-(\d+\.[^-]*)", name)
     return (match[1], match[2]) if match else (name, "")
 
 
 def _resolve_path(text: str | None, folder: Path) -> Path | None:
+    """Resolve a path against a folder.
+
+    A path such as `${STAGE_PATH}/grok1` is kept as written. None without a text.
+    """
     if text is None:
         return None
-    return (
-        Path(text) if text.startswith("${") else folder.absolute() / expand_home(text)
-    )
+    if text.startswith("${"):
+        return Path(text)
+    return folder.absolute() / expand_home(text)
 
 
 def _read_environment(entry: YamlMapping) -> Pairs:
@@ -189,6 +194,7 @@ def _read_environment(entry: YamlMapping) -> Pairs:
 
 
 def _get_mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
+    """Return the values of a nested mapping; empty if the file does not have it."""
     value = entry.get(name) if entry else None
     return value.values if isinstance(value, YamlMapping) else {}
 
@@ -212,29 +218,29 @@ def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
 # --- the file of llmb-run -------------------------------------------------------------
 
 
-def _convert_loose(text: str) -> str:
+def _convert_null(text: str) -> str:
     """Convert a YAML null, written in any spelling, to ""."""
     return "" if text in ("null", "~", "Null", "NULL") else text
 
 
-_ANY = ConvertedScalar(_convert_loose)
-_ANY_VALUES = Nullable(Names(_ANY))
-_HEAD: dict[str, Any] = dict.fromkeys(
-    ("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _ANY
+_SCALAR = ConvertedScalar(_convert_null)
+_SCALARS = Nullable(Names(_SCALAR))
+_GENERAL: dict[str, Any] = dict.fromkeys(
+    ("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _SCALAR
 )
-_TARGET = Fields(
-    {}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _ANY), closed=False
+_LLMB_RUN_GPU = Fields(
+    {}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _SCALAR), closed=False
 )
 _WORKLOADS = Fields(
     {},
     {
-        "installed": Nullable(Items(_ANY, least=0)),
+        "installed": Nullable(Items(_SCALAR, least=0)),
         "config": Nullable(
             Names(
                 Nullable(
                     Fields(
                         {},
-                        {"venv_path": _ANY, "environment": _ANY_VALUES},
+                        {"venv_path": _SCALAR, "environment": _SCALARS},
                         closed=False,
                     )
                 )
@@ -248,16 +254,16 @@ _LLMB_RUN = Fields(
         "slurm": Fields(
             {},
             {
-                **dict.fromkeys(("account", "gpu_partition", "gpu_gres"), _ANY),
-                "gpu": _TARGET,
+                **dict.fromkeys(("account", "gpu_partition", "gpu_gres"), _SCALAR),
+                "gpu": _LLMB_RUN_GPU,
             },
             closed=False,
         )
     },
     {
-        **_HEAD,
-        "launcher": Fields({}, _HEAD, closed=False),
-        "environment": _ANY_VALUES,
+        **_GENERAL,
+        "launcher": Fields({}, _GENERAL, closed=False),
+        "environment": _SCALARS,
         "workloads": Nullable(_WORKLOADS),
     },
     closed=False,
@@ -275,17 +281,17 @@ def read_llmb_run(path: Path) -> Cluster:
     path = path / LLMB_RUN_FILE if path.is_dir() else path
     root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
     entry = read_entry(path, root, _LLMB_RUN, check=_check_llmb_run, raises=LaunchError)
-    head = _find_head(entry)
+    general = _get_general_settings(entry)
     slurm: YamlMapping = entry["slurm"]
-    gpu = _get_mapping(slurm, "gpu")
+    gpu = _get_mapping(slurm, "gpu")  # newer files only
     gres = gpu.get("gres") or gpu.get("gpus_per_node") or slurm.get("gpu_gres") or ""
     folders = (
-        ("LLMB_INSTALL", head["llmb_install"]),
-        ("LLMB_REPO", head.get("llmb_repo", "")),
+        ("LLMB_INSTALL", general["llmb_install"]),
+        ("LLMB_REPO", general.get("llmb_repo", "")),
     )
     return Cluster(
-        name=head.get("cluster_name", ""),
-        gpu=head["gpu_type"].lower(),
+        name=general.get("cluster_name", ""),
+        gpu=general["gpu_type"].lower(),
         launcher="llmb-run",
         account=slurm.get("account") or "",
         partition=gpu.get("partition") or slurm.get("gpu_partition") or "",
@@ -299,48 +305,54 @@ def read_llmb_run(path: Path) -> Cluster:
     )
 
 
-def _find_head(entry: YamlMapping) -> Mapping[str, str]:
+def _get_general_settings(entry: YamlMapping) -> Mapping[str, str]:
     """Return the general settings of llmb-run's file.
 
     Newer files have them at the top level, older files under `launcher`.
     """
-    older = entry.get("launcher")
-    return older.values if isinstance(older, YamlMapping) else entry.values
+    launcher = entry.get("launcher")
+    return launcher.values if isinstance(launcher, YamlMapping) else entry.values
 
 
 def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
     """Report missing keys and invalid gres values of an llmb-run cluster file."""
-    head = _find_head(entry)
+    general = _get_general_settings(entry)
     for name in ("llmb_install", "gpu_type"):
-        if not head.get(name):
+        if not general.get(name):
             report(
                 entry.line,
                 f"found no {name!r}, expected it at the top level or in 'launcher'",
             )
     slurm: YamlMapping = entry["slurm"]
     gpu = slurm.get("gpu")
+    # newer files have `gpu`, older files have `gpu_gres`
     for block, name in ((gpu, "gres"), (gpu, "gpus_per_node"), (slurm, "gpu_gres")):
         value = block.get(name) if isinstance(block, YamlMapping) else None
+        if not value:
+            continue
         try:
-            _convert_gres(value or "1")
+            _convert_gres(value)
         except ValueError as error:
             report(block.lines[name], str(error))
 
 
 def _read_workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
-    configured = _get_mapping(entry, "config")
-    names = (entry.get("installed") if entry else None) or ()
-    return tuple(_read_workload(name, configured.get(name)) for name in names)
+    """Read the installed recipes, and the settings that some of them have."""
+    if entry is None:
+        return ()
+    settings = _get_mapping(entry, "config")
+    names = entry.get("installed") or ()
+    return tuple(_read_workload(name, settings.get(name)) for name in names)
 
 
 def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
-    match = _WORKLOAD.fullmatch(name)
-    virtual = entry.get("venv_path") if entry else None
+    match = _WORKLOAD.fullmatch(name)  # `pretrain_grok1`: the recipe grok1
+    virtual_environment = entry.get("venv_path") if entry else None
     return InstalledRecipe(
         recipe=match[1] if match else name,
         release="",
         environment=_read_environment(entry) if entry else (),
-        virtual_environment=Path(virtual) if virtual else None,
+        virtual_environment=Path(virtual_environment) if virtual_environment else None,
     )
 
 
@@ -353,16 +365,16 @@ def describe_machine(run: Runner) -> Cluster:
     Without GPUs the GPU type is `cpu` and the number of GPUs is 1. If the GPUs differ,
     only the most frequent type is used.
     """
-    done = run(
+    output = run(
         ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0
     )
-    names = (
-        [line.strip() for line in done.out.splitlines() if line.strip()]
-        if done.code == 0
-        else []
+    lines = output.out.splitlines() if output.code == 0 else []
+    count_by_type = Counter(
+        read_gpu_type(line.strip()) for line in lines if line.strip()
     )
-    types = Counter(map(read_gpu_type, names))
-    gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
+    gpu, count = "cpu", 1
+    if count_by_type:
+        ((gpu, count),) = count_by_type.most_common(1)
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
 
 
@@ -385,7 +397,7 @@ class LearnedCluster:
         return f"partition {cluster.partition}: {gpus}{account}"
 
 
-UNKNOWN = """\
+_MISSING_KEYS = """\
 # Unknown to {scheduler}; docs/reference/cluster.md explains all keys.
 # gpu_hours: 50              # the limit of one session
 # environment:
@@ -405,4 +417,4 @@ def format_cluster_file(learned: LearnedCluster) -> str:
         lines.append(
             "# gpu: h100                  # gres names no type: set it here, or with --llmb-gpu"
         )
-    return "\n".join([*lines, UNKNOWN.format(scheduler=learned.scheduler)])
+    return "\n".join([*lines, _MISSING_KEYS.format(scheduler=learned.scheduler)])

@@ -28,7 +28,7 @@ GIGABYTE = 10**9
 
 DEFAULT_HOURS = 50.0
 ARGUMENTS = "{arguments}"  # placeholder for the arguments of a configuration
-SHOWN = 5
+LARGEST_SHOWN = 5
 WIDTH = 79
 
 
@@ -41,9 +41,9 @@ def read_facts(recipe: Recipe) -> LaunchFacts | None:
     if not recipe.launch:
         return None
     launch = dict(recipe.launch)
-    environment, needs, image = (
-        _get_mapping(launch, name) for name in ("environment", "needs", "image")
-    )
+    environment = _get_mapping(launch, "environment")
+    needs = _get_mapping(launch, "needs")
+    image = _get_mapping(launch, "image")
     return LaunchFacts(
         recipe=recipe.name,
         release=recipe.release,
@@ -122,15 +122,18 @@ def _read_limits(
 ) -> tuple[tuple[str, tuple[int, int | None]], ...]:
     """Read the smallest and largest number of GPUs by model size.
 
-    The largest is None if there is no limit.
+    The largest is None if there is no limit. The document contains `[64]` or
+    `[64, 256]` for each size.
     """
-    limits = _get_mapping(checkpoint, name).items()
-    return tuple(
-        (size, (gpus[0], gpus[1] if len(gpus) > 1 else None)) for size, gpus in limits
-    )
+    limits = []
+    for size, (smallest, *rest) in _get_mapping(checkpoint, name).items():
+        largest = rest[0] if rest else None
+        limits.append((size, (smallest, largest)))
+    return tuple(limits)
 
 
 def _get_mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a nested mapping, which is stored as pairs; empty if it is absent."""
     return dict(facts.get(name, ()))
 
 
@@ -168,11 +171,9 @@ def explain_unfit(
 def _explain_wrong_type(key: Key, cluster: Cluster) -> str:
     if not cluster.gpu:
         return "the GPU type of this cluster is unknown: set `gpu` in the cluster file, or pass --llmb-gpu"
-    return (
-        f"for {key.gpu}, but this cluster has {cluster.gpu}"
-        if key.gpu != cluster.gpu
-        else ""
-    )
+    if key.gpu == cluster.gpu:
+        return ""
+    return f"for {key.gpu}, but this cluster has {cluster.gpu}"
 
 
 def _explain_too_large(key: Key, cluster: Cluster) -> str:
@@ -190,12 +191,13 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
     similar = [
         _name_installed(installed)
         for installed in cluster.installed
-        if _is_alike(installed, key)
+        if _is_similar(installed, key)
     ]
+    # did_you_mean suggests one of `similar`, or returns ""
     return f"{name} is not installed here; installed: {join_first(names)}{did_you_mean(name, similar)}"
 
 
-def _is_alike(installed: InstalledRecipe, key: Key) -> bool:
+def _is_similar(installed: InstalledRecipe, key: Key) -> bool:
     """True if the installed recipe's name is similar to the configuration's recipe.
 
     The releases are not compared.
@@ -230,26 +232,31 @@ def _name_installed(installed: InstalledRecipe) -> str:
 def _explain_no_command(
     key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str
 ) -> str:
+    """Return the reason if the recipe lacks the command or its arguments, or ""."""
     name = choose_launcher(key, facts, cluster, launcher)
+    for command in facts.commands:
+        if command.name == name:
+            return explain_no_arguments(key, facts, command)
     names = [command.name for command in facts.commands]
-    if name in names:
-        return explain_no_arguments(key, facts, facts.commands[names.index(name)])
     return f"{key.recipe} {key.release} has no launcher {name!r}, only {join_first(names)}{did_you_mean(name, names)}"
 
 
 def find_arguments(key: Key, facts: LaunchFacts, command: str) -> str | None:
-    """Return a configuration's arguments for a command, or None if there are none."""
-    return dict(dict(facts.arguments).get(key, ())).get(command)
+    """Return a configuration's arguments for a command, or None if there are none.
+
+    `command` is the name of the launch command.
+    """
+    arguments_by_key = dict(facts.arguments)
+    arguments_by_command = dict(arguments_by_key.get(key, ()))
+    return arguments_by_command.get(command)
 
 
 def explain_no_arguments(key: Key, facts: LaunchFacts, command: Command) -> str:
     """Return the reason a configuration lacks arguments for a command, or ""."""
-    if (
-        ARGUMENTS not in command.command
-        or find_arguments(key, facts, command.name) is not None
-    ):
+    needs_arguments = ARGUMENTS in command.command
+    if not needs_arguments or find_arguments(key, facts, command.name) is not None:
         return ""
-    return (
+    return (  # `otherwise` is the reason that the document gives
         command.otherwise
         or f"the row of the configuration has no `arguments` for {command.name!r}"
     )
@@ -303,13 +310,13 @@ def find_images(
     """
     if override:
         return [Path(override)]
-    usable = [
-        folder
-        for folder in stages.values()
-        if folder.is_absolute() and os.path.isdir(folder)
-    ]
-    folders = [folder / subfolder for folder in usable for subfolder in ("", "images")]
-    return [folder / image for folder in folders if image]
+    if not image:
+        return []
+    candidates = []
+    for stage in stages.values():
+        if stage.is_absolute() and os.path.isdir(stage):
+            candidates += [stage / image, stage / "images" / image]
+    return candidates
 
 
 def find_image(image: str, stages: Mapping[str, Path], override: str = "") -> str:
@@ -318,17 +325,17 @@ def find_image(image: str, stages: Mapping[str, Path], override: str = "") -> st
     The first path that exists, else the path at which the image is expected; "" without
     an image or stage folder.
     """
-    candidates = find_images(image, stages, override) or [
-        folder / image for folder in stages.values() if image
-    ]
-    return (
-        str(next((path for path in candidates if os.path.isfile(path)), candidates[0]))
-        if candidates
-        else ""
-    )
+    candidates = find_images(image, stages, override)
+    if not candidates and image:  # no stage folder exists (yet)
+        candidates = [stage / image for stage in stages.values()]
+    if not candidates:
+        return ""
+    expected = candidates[0]
+    return str(next((path for path in candidates if os.path.isfile(path)), expected))
 
 
 def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
+    """Return the reason the number of nodes is unknown or not whole, or ""."""
     per_node = count_gpus_per_node(key, facts, cluster)
     if not per_node:
         return f"the number of {key.gpu} per node is unknown: set `gpus_per_node` in the cluster file"
@@ -368,15 +375,15 @@ def count_steps(
     purpose earlier. A profiled run ends at the stop step in `environment`, if it is
     set.
     """
-    short = dict(facts.short_runs).get(purpose)
-    if short is None:
+    short_steps = dict(facts.short_runs).get(purpose)
+    if short_steps is None:
         return baseline.steps
-    stop_step = (
-        environment.get(facts.profiling.stop, "")
-        if facts.profiling and purpose is Purpose.PROFILE
-        else ""
-    )
-    return int(stop_step) if stop_step.isascii() and stop_step.isdecimal() else short
+    stop_step = ""
+    if facts.profiling and purpose is Purpose.PROFILE:
+        stop_step = environment.get(facts.profiling.stop, "")
+    if stop_step.isascii() and stop_step.isdecimal():
+        return int(stop_step)
+    return short_steps
 
 
 def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:
@@ -388,41 +395,30 @@ def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:
     return 0.0 if math.isnan(seconds) else seconds / 3600
 
 
-def refuse_hours(by_case: Mapping[str, float], limit: float | None) -> None:
+def refuse_hours(hours_by_case: Mapping[str, float], limit: float | None) -> None:
     """Refuse jobs whose total GPU-hours exceed the limit.
 
-    `by_case` maps a description of a configuration's runs to GPU-hours. A `limit` of
-    None is DEFAULT_HOURS. Raises LaunchError, with the total and the largest five.
+    `hours_by_case` maps a description of a configuration's runs to GPU-hours. A `limit`
+    of None is DEFAULT_HOURS. Raises LaunchError, with the total and the largest five.
     """
-    total, allowed = sum(by_case.values()), DEFAULT_HOURS if limit is None else limit
+    total = sum(hours_by_case.values())
+    allowed = DEFAULT_HOURS if limit is None else limit
     if total <= allowed:  # not `>`: a NaN total must be refused
         return
-    largest = sorted(by_case.items(), key=lambda item: (-item[1], item[0]))
-    lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
-    remaining_count = len(largest) - SHOWN
-    remaining = (
-        [
-            f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {remaining_count} more"
-        ]
-        if remaining_count > 0
-        else []
-    )
-    configurations = count_noun(len(by_case), "configuration")
-    bound = "by default a session may use" if limit is None else "the limit is"
-    raise LaunchError(
-        "\n".join(
-            [
-                f"the steps of {configurations} take {total:,.1f} GPU-hours; {bound} {allowed:,.10g}:",
-                *lines,
-                *remaining,
-                fill(
-                    f"{advise_hours(total)}; --llmb-dry-run shows what would be submitted",
-                    WIDTH,
-                    break_on_hyphens=False,
-                ),
-            ]
-        )
-    )
+    configurations = count_noun(len(hours_by_case), "configuration")
+    reason = "by default a session may use" if limit is None else "the limit is"
+    lines = [
+        f"the steps of {configurations} take {total:,.1f} GPU-hours; {reason} {allowed:,.10g}:"
+    ]
+    largest_first = sorted(hours_by_case.items(), key=lambda item: (-item[1], item[0]))
+    for case_id, hours in largest_first[:LARGEST_SHOWN]:
+        lines.append(f"  {hours:>9,.1f}  {case_id}")
+    if omitted := largest_first[LARGEST_SHOWN:]:
+        omitted_hours = sum(hours for _, hours in omitted)
+        lines.append(f"  {omitted_hours:>9,.1f}  {len(omitted)} more")
+    advice = f"{advise_hours(total)}; --llmb-dry-run shows what would be submitted"
+    lines.append(fill(advice, WIDTH, break_on_hyphens=False))
+    raise LaunchError("\n".join(lines))
 
 
 def advise_hours(hours: float) -> str:
