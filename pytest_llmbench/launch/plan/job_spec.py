@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 
 from pytest_llmbench.core.baseline_records import Baseline, Key
@@ -30,9 +31,9 @@ from pytest_llmbench.launch.plan.purpose import list_switches
 from pytest_llmbench.launch.schedulers.registry import list_schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
-# the caller's variables that every command needs; of the others a job gets only those
-# that the document names
-_OF_MACHINE = (
+# the caller's variables that every job inherits, in addition to the variables that the
+# recipe's document lists
+_MACHINE_VARIABLES = (
     "PATH",
     "HOME",
     "USER",
@@ -46,7 +47,7 @@ _OF_MACHINE = (
 
 # the caller's virtual environment, for a recipe that requires an active one and has
 # none in the cluster file
-ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
+ACTIVE_ENVIRONMENT = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 # the variable that overrides the container image of a recipe's document
 IMAGE = "RUN_CONF_IMAGE"
@@ -54,20 +55,24 @@ IMAGE = "RUN_CONF_IMAGE"
 # the variables for the stage folder, which contains a recipe's image and the results
 STAGES = ("STAGE_PATH", "LLMB_INSTALL")
 
-LONGEST_IMAGE = 200
+MAX_IMAGE_CHARACTERS = 200
 
 # the largest size of a variable in bytes, with its name and a NUL byte: Linux starts no
 # process with a longer string (MAX_ARG_STRLEN)
-LONGEST = 131_072
+MAX_VARIABLE_BYTES = 131_072
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
-_PARTS = re.compile(r"(\{\{|\}\})|\{(\w+)\}|\$(?:(\w+)|\{(\w+)\})", re.ASCII)
+# `{{` and `}}` (a literal brace), `{account}`, `$STAGE_PATH` and `${STAGE_PATH}`
+_PLACEHOLDER = re.compile(
+    r"(?P<brace>\{\{|\}\})|\{(?P<placeholder>\w+)\}|\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})",
+    re.ASCII,
+)
 # placeholders that may be empty: the option with an empty placeholder is dropped
-_OPTIONAL = ("account", "partition")
+_OPTIONAL_PLACEHOLDERS = ("account", "partition")
 
 # the placeholders of a log path that are unknown before the job was submitted
-_UNKNOWN = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
+_LATER_PLACEHOLDER = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +92,10 @@ class JobInputs:
         return load_scheduler(self.command.via)
 
     @property
-    def documented(self) -> frozenset[str]:
+    def documented_variables(self) -> frozenset[str]:
         """The names of the variables that the recipe's document lists."""
-        return frozenset(
-            name for name, _ in (*self.facts.required, *self.facts.optional)
-        )
+        pairs = (*self.facts.required, *self.facts.optional)
+        return frozenset(name for name, _ in pairs)
 
 
 def build_job(
@@ -129,8 +133,10 @@ def build_job(
     environment = _build_environment(job, nodes, variables)
     values = find_placeholders(job, nodes, environment)
     directory = find_directory(job, values, environment)
-    _check(job, environment)
-    scheduler = job.scheduler
+    _check_variables(job, environment)
+    secret_names = (*cluster.secrets, *_list_secret_references(job))
+    steps = fit.count_steps(baseline, facts, purpose, environment)
+    gpus_per_node = fit.count_gpus_per_node(key, facts, cluster)
     spec = JobSpec(
         case_id=key.id,
         key=key,
@@ -139,23 +145,18 @@ def build_job(
         command=build_arguments(job, values, environment),
         directory=directory,
         environment=tuple(environment.items()),
-        secrets=find_secret_names(
-            environment, (*cluster.secrets, *_list_carriers(job))
-        ),
+        secrets=find_secret_names(environment, secret_names),
         nodes=nodes,
         gpus=key.gpus,
-        gpu_hours=fit.estimate_gpu_hours(
-            baseline, fit.count_steps(baseline, facts, purpose, environment)
-        ),
-        gpus_per_node=0
-        if scheduler.is_local
-        else fit.count_gpus_per_node(key, facts, cluster),
+        gpu_hours=fit.estimate_gpu_hours(baseline, steps),
+        gpus_per_node=0 if job.scheduler.is_local else gpus_per_node,
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys(cluster.exclude)),
         scheduler_options=_list_options(job),
         job_id=command.job_id,
     )
+    # a job on a cluster occupies all GPUs of its nodes, even if it uses only some
     return replace(spec, gpu_hours=spec.gpu_hours * spec.occupied_gpus / spec.gpus)
 
 
@@ -166,7 +167,7 @@ def find_container_image(spec: JobSpec) -> dict[str, str]:
     """
     image = dict(spec.environment).get(IMAGE, "").strip()
     is_printable = (
-        0 < len(image) <= LONGEST_IMAGE
+        0 < len(image) <= MAX_IMAGE_CHARACTERS
         and image.isprintable()
         and IMAGE not in spec.secrets
     )
@@ -179,23 +180,18 @@ def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
     The document requires them, or the configuration's arguments refer to them.
     """
     environment = dict(spec.environment)
-    token = (("HF_TOKEN", ""),) if facts.needs_token else ()
-    launchers = {command.name for command in facts.commands if command.via == spec.via}
-    texts = (
-        text
-        for name, text in dict(facts.arguments).get(spec.key, ())
-        if name in launchers
-    )
-    referenced = (
-        match[3] or match[4]
-        for text in texts
-        for match in _PARTS.finditer(text)
-        if match[3] or match[4]
-    )
-    required = dict.fromkeys(
-        (*(name for name, _ in (*facts.required, *token)), *referenced)
-    )
-    return [name for name in required if not environment.get(name)]
+    required = [name for name, _ in facts.required]
+    if facts.needs_token:
+        required.append("HF_TOKEN")
+    commands = {command.name for command in facts.commands if command.via == spec.via}
+    for command, arguments in dict(facts.arguments).get(spec.key, ()):
+        if command not in commands:
+            continue
+        for match in _PLACEHOLDER.finditer(arguments):
+            variable = match["plain"] or match["braced"]
+            if variable:
+                required.append(variable)
+    return [name for name in dict.fromkeys(required) if not environment.get(name)]
 
 
 # --- environment ----------------------------------------------------------------------
@@ -209,22 +205,15 @@ def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str
     the document forbids, or that belong to another purpose, are removed before
     `variables` are added.
     """
+    recipe_source = f"installed: {job.installed.recipe}: environment"
     environment = {
         **_take_from_caller(job),
         **_take_from_cluster(job),
         **_fill_variables(job.cluster.environment, job, "environment"),
-        **_fill_variables(
-            job.installed.environment,
-            job,
-            f"installed: {job.installed.recipe}: environment",
-        ),
+        **_fill_variables(job.installed.environment, job, recipe_source),
     }
-    environment |= {
-        name: value
-        for name, value in _take_from_configuration(job, nodes).items()
-        if name in job.documented
-    }
-    environment |= _name_workload(job, environment)
+    environment |= _select_documented(job, _take_from_configuration(job, nodes))
+    environment |= _build_workload_variable(job, environment)
     values = find_placeholders(job, nodes, environment)
     environment |= {
         name: fill(job, text, values, {}) for name, text in job.command.fixed
@@ -232,29 +221,38 @@ def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str
     environment |= activate(job, environment)
     environment |= job.scheduler.list_variables(job.command.via)
     unwanted = _list_unwanted(job.facts)
+    allowed = {
+        name: value for name, value in environment.items() if name not in unwanted
+    }
+    return allowed | dict(variables)
+
+
+def _select_documented(job: JobInputs, variables: Mapping[str, str]) -> dict[str, str]:
+    """Select the variables that the recipe's document lists."""
     return {
-        **{name: value for name, value in environment.items() if name not in unwanted},
-        **dict(variables),
+        name: value
+        for name, value in variables.items()
+        if name in job.documented_variables
     }
 
 
-def list_passed(via: str) -> tuple[str, ...]:
+def list_inherited_variables(via: str) -> tuple[str, ...]:
     """List the caller's variables that every job with this launcher gets."""
     scheduler = load_scheduler(via)
     # a command on a login node may call the commands of its cluster's scheduler
     schedulers = list_schedulers() if scheduler.is_local else [scheduler]
     names = (name for source in schedulers for name in source.configuration_variables)
-    return (*_OF_MACHINE, *names)
+    return (*_MACHINE_VARIABLES, *names)
 
 
 def _take_from_caller(job: JobInputs) -> dict[str, str]:
     """Select the caller's variables that a job may receive."""
-    active = ACTIVE if job.facts.virtual_environment else ()
+    active_environment = ACTIVE_ENVIRONMENT if job.facts.virtual_environment else ()
     names = (
-        *list_passed(job.command.via),
+        *list_inherited_variables(job.command.via),
         *job.scheduler.device_variables,
-        *active,
-        *sorted(job.documented),
+        *active_environment,
+        *sorted(job.documented_variables),
     )
     variables = {name: job.caller[name] for name in names if name in job.caller}
     for scheduler in list_schedulers():
@@ -264,52 +262,55 @@ def _take_from_caller(job: JobInputs) -> dict[str, str]:
 
 def _take_from_cluster(job: JobInputs) -> dict[str, str]:
     """Return account, partition, GPUs and time limit as documented variables."""
-    return {
-        name: value
-        for name, value in name_settings(job.cluster).items()
-        if name in job.documented
-    }
+    return _select_documented(job, name_settings(job.cluster))
 
 
 def name_settings(cluster: Cluster) -> dict[str, str]:
-    """Return account, partition, GPUs and time limit under all known variables."""
+    """Return account, partition, GPUs and time limit under all known variables.
+
+    Empty settings are omitted.
+    """
     settings = {
         "account": cluster.account,
         "partition": cluster.partition,
         "gres": cluster.gres.removeprefix("gpu:"),
         "time_limit": cluster.time_limit,
     }
-    return {
-        name: settings[key]
-        for scheduler in list_schedulers()
-        for key, names in scheduler.cluster_variables.items()
-        for name in names
-        if settings[key]
-    }
+    variables: dict[str, str] = {}
+    for scheduler in list_schedulers():
+        for key, names in scheduler.cluster_variables.items():
+            if settings[key]:
+                variables |= dict.fromkeys(names, settings[key])
+    return variables
 
 
 def _fill_variables(pairs: Pairs, job: JobInputs, source: str) -> dict[str, str]:
-    """Return variables of the cluster file with each `${NAME}` filled from the caller."""
+    """Return variables of the cluster file with each `${NAME}` filled from the caller.
+
+    `source` is the path of keys to the variables in the file, for messages. Raises
+    LaunchError for a `${NAME}` that is not set.
+    """
+    location = f"{name_cluster_file(job)}: {source}"
     return {
-        name: fill_references(
-            value, job.caller, f"{name_source(job)}: {source}: {name}"
-        )
+        name: fill_references(value, job.caller, f"{location}: {name}")
         for name, value in pairs
     }
 
 
-def _list_carriers(job: JobInputs) -> tuple[str, ...]:
+def _list_secret_references(job: JobInputs) -> tuple[str, ...]:
     """List the cluster file's variables whose value contains a secret of the caller."""
     pairs = (*job.cluster.environment, *job.installed.environment)
     secrets = find_secret_names(job.caller, job.cluster.secrets)
+    references = [f"${{{secret}}}" for secret in secrets]  # such as `${HF_TOKEN}`
     return tuple(
         name
         for name, value in pairs
-        if any(f"${{{secret}}}" in value for secret in secrets)
+        if any(reference in value for reference in references)
     )
 
 
 def _take_from_configuration(job: JobInputs, nodes: int) -> dict[str, str]:
+    """Return the facts of a configuration under the variables of all documents."""
     key = job.key
     return {
         "DTYPE": key.dtype,
@@ -321,39 +322,42 @@ def _take_from_configuration(job: JobInputs, nodes: int) -> dict[str, str]:
     }
 
 
-def _name_workload(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
+def _build_workload_variable(
+    job: JobInputs, environment: Mapping[str, str]
+) -> dict[str, str]:
     """Return LLMB_WORKLOAD if documented and not set in the cluster file, else {}.
 
     The caller's value may belong to another recipe.
     """
-    configured = dict((*job.cluster.environment, *job.installed.environment))
+    if "LLMB_WORKLOAD" not in job.documented_variables:
+        return {}
+    cluster_file_pairs = (*job.cluster.environment, *job.installed.environment)
+    if "LLMB_WORKLOAD" in dict(cluster_file_pairs):
+        return {}
     install = environment.get("LLMB_INSTALL")
-    if (
-        "LLMB_WORKLOAD" not in job.documented
-        or "LLMB_WORKLOAD" in configured
-        or not install
-    ):
+    if not install:
         return {}
     return {"LLMB_WORKLOAD": f"{install}/workloads/pretrain_{job.key.recipe}"}
 
 
 def activate(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that activate the recipe's virtual environment."""
+    """Return the variables that activate the recipe's virtual environment.
+
+    Empty if the cluster file names none.
+    """
     if job.installed.virtual_environment is None:
         return {}
     folder = fill_references(
         str(job.installed.virtual_environment),
         job.caller,
-        f"{name_source(job)}: virtual_environment",
+        f"{name_cluster_file(job)}: virtual_environment",
     )
     # isdir is False if the folder cannot be read
     name = "CONDA_PREFIX" if os.path.isdir(f"{folder}/conda-meta") else "VIRTUAL_ENV"
-    return {
-        name: folder,
-        "PATH": os.pathsep.join(
-            filter(None, (f"{folder}/bin", environment.get("PATH", "")))
-        ),
-    }
+    path = f"{folder}/bin"
+    if environment.get("PATH"):
+        path += f"{os.pathsep}{environment['PATH']}"
+    return {name: folder, "PATH": path}
 
 
 def _list_unwanted(facts: LaunchFacts) -> frozenset[str]:
@@ -363,26 +367,28 @@ def _list_unwanted(facts: LaunchFacts) -> frozenset[str]:
     traces and checkpoints. Only the purpose of a job sets a switch; otherwise a
     profiled run could be judged for its speed.
     """
-    return frozenset((*(name for name, _ in facts.forbidden), *list_switches(facts)))
+    forbidden = [name for name, _ in facts.forbidden]
+    return frozenset((*forbidden, *list_switches(facts)))
 
 
-def _check(job: JobInputs, environment: Mapping[str, str]) -> None:
+def _check_variables(job: JobInputs, environment: Mapping[str, str]) -> None:
     """Refuse variables that no process accepts.
 
     Messages omit the value, which may be secret. Raises LaunchError.
     """
     for name, value in environment.items():
-        if not _NAME.fullmatch(name):
+        if not _VARIABLE_NAME.fullmatch(name):
             raise LaunchError(
-                f"{job.key.id}: {name!r} in {name_source(job)} is not a variable name: expected letters, digits and _"
+                f"{job.key.id}: {name!r} in {name_cluster_file(job)} is not a variable name: expected letters, digits and _"
             )
         if "\0" in value:
             raise LaunchError(
                 f"{job.key.id}: the value of {name} contains a NUL character, which no variable can contain"
             )
-        if (size := len(os.fsencode(f"{name}={value}")) + 1) > LONGEST:
+        size = len(os.fsencode(f"{name}={value}\0"))
+        if size > MAX_VARIABLE_BYTES:
             raise LaunchError(
-                f"{job.key.id}: {name} takes {size} bytes, but a variable can have at most {LONGEST}"
+                f"{job.key.id}: {name} takes {size} bytes, but a variable can have at most {MAX_VARIABLE_BYTES}"
             )
 
 
@@ -398,7 +404,7 @@ def find_placeholders(
         "account": cluster.account or _find_setting(environment, "account"),
         "partition": cluster.partition or _find_setting(environment, "partition"),
         "nodes": str(nodes),
-        "stage": find_first(environment, *STAGES),
+        "stage": find_first_set(environment, *STAGES),
         "image": fit.find_image(
             job.facts.image, list_stages(environment), environment.get(IMAGE, "")
         ),
@@ -418,7 +424,7 @@ def list_stages(environment: Mapping[str, str]) -> dict[str, Path]:
     return {name: Path(environment[name]) for name in STAGES if environment.get(name)}
 
 
-def find_first(environment: Mapping[str, str], *names: str) -> str:
+def find_first_set(environment: Mapping[str, str], *names: str) -> str:
     """Return the value of the first variable that is set, or ""."""
     return next((environment[name] for name in names if environment.get(name)), "")
 
@@ -430,7 +436,7 @@ def _find_setting(environment: Mapping[str, str], key: str) -> str:
         for scheduler in list_schedulers()
         for name in scheduler.cluster_variables.get(key, ())
     )
-    return find_first(environment, *names)
+    return find_first_set(environment, *names)
 
 
 def count_gpus_on_node(job: JobInputs) -> int:
@@ -457,9 +463,9 @@ def fill(
 
     def get_value(match: re.Match[str]) -> str:
         brace, placeholder, plain, braced = match.groups()
-        if brace:
+        if brace:  # `{{` or `}}`: a literal brace
             return str(brace[0])
-        if placeholder is None:
+        if placeholder is None:  # `$NAME` or `${NAME}`
             return environment.get(plain or braced, match[0])
         if placeholder not in values:
             location = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}"
@@ -468,7 +474,7 @@ def fill(
             )
         return values[placeholder]
 
-    return _PARTS.sub(get_value, template)
+    return _PLACEHOLDER.sub(get_value, template)
 
 
 def build_arguments(
@@ -477,14 +483,16 @@ def build_arguments(
     """Build the argument list of a command.
 
     The template is split before it is filled, so a value with spaces stays one
-    argument.
+    argument. An option whose account or partition is empty is dropped.
     """
+    empty = [f"{{{name}}}" for name in _OPTIONAL_PLACEHOLDERS if not values[name]]
     words: list[str] = []
-    for template in _split(job):
-        if any(
-            template.endswith(f"{{{name}}}") and not values[name] for name in _OPTIONAL
-        ):
-            if not template.startswith("-") and words and words[-1].startswith("-"):
+    for template in _split_command(job):
+        if template.endswith(tuple(empty)):
+            # `--account={account}` is one word; of `--account {account}` the option is
+            # the word before
+            is_separate_value = not template.startswith("-")
+            if is_separate_value and words and words[-1].startswith("-"):
                 words.pop()
             continue
         words.append(fill(job, template, values, environment))
@@ -495,12 +503,15 @@ def build_arguments(
     return job.scheduler.complete_command(job.command.via, words, job.cluster)
 
 
-def _split(job: JobInputs) -> list[str]:
-    """Split the launch command into words. Raises LaunchError if it is invalid."""
+def _split_command(job: JobInputs) -> list[str]:
+    """Split the launch command, with the configuration's arguments, into words.
+
+    Raises LaunchError if the command is invalid or empty.
+    """
+    arguments = fit.find_arguments(job.key, job.facts, job.command.name) or ""
     try:
-        arguments = fit.find_arguments(job.key, job.facts, job.command.name) or ""
         words = shlex.split(job.command.command.replace(fit.ARGUMENTS, arguments))
-    except ValueError as error:
+    except ValueError as error:  # such as an unclosed quotation mark
         words = []
         reason = f"{error}: {job.command.command!r}"
     else:
@@ -528,14 +539,15 @@ def find_directory(
     """Find the folder in which a command runs.
 
     The first of: the installed recipe's folder (if the launcher runs there), the folder
-    of the document's command, the folder of the baseline file.
+    of the document's command, the folder of the baseline file. Raises LaunchError for
+    an unset `${NAME}` or an unknown placeholder in a folder.
     """
     if job.installed.folder and job.scheduler.runs_in_recipe(job.command.via):
         return Path(
             fill_references(
                 str(job.installed.folder),
                 job.caller,
-                f"{name_source(job)}: folder of {job.installed.recipe}",
+                f"{name_cluster_file(job)}: folder of {job.installed.recipe}",
             )
         )
     if job.command.folder:
@@ -558,36 +570,30 @@ def find_log_folders(
     """
     if job.scheduler.is_local or not job.facts.log:
         return ()
-    root = Path(find_first(environment, "LLMB_WORKLOAD", "STAGE_PATH") or directory)
-    versions = [values["gsw_version"]]
+    root = Path(find_first_set(environment, "LLMB_WORKLOAD", "STAGE_PATH") or directory)
+    version = values["gsw_version"]
+    versions = [version]
     if purpose is Purpose.NCCL_TRACE:
-        versions.insert(0, f"{versions[0]}-nccl-trace")
-    return tuple(
-        dict.fromkeys(
-            root / _find_known_part(job, {**values, "gsw_version": version})
-            for version in versions
-        )
-    )
+        versions = [f"{version}-nccl-trace", version]
+    folders = [
+        root / _find_known_folders(job, {**values, "gsw_version": version})
+        for version in versions
+    ]
+    return tuple(dict.fromkeys(folders))
 
 
-def _find_known_part(job: JobInputs, values: Mapping[str, str]) -> Path:
-    """Return the leading folders of the log path that are known before submission."""
-    components = job.facts.log.split("/")[:-1]
-    unknown = (
-        index
-        for index, component in enumerate(components)
-        if _UNKNOWN.search(component)
-    )
-    return Path(
-        *(
-            fill(job, component, values, {})
-            for component in components[: next(unknown, len(components))]
-        )
-    )
+def _find_known_folders(job: JobInputs, values: Mapping[str, str]) -> Path:
+    """Return the leading folders of the log path that are known before submission.
+
+    `{gsw_version}/{recipe}/{job}/log.out`: the folders of version and recipe.
+    """
+    (*folders, _file) = job.facts.log.split("/")
+    known = takewhile(lambda folder: not _LATER_PLACEHOLDER.search(folder), folders)
+    return Path(*(fill(job, folder, values, {}) for folder in known))
 
 
-def name_source(job: JobInputs) -> str:
-    """Return the path of the cluster file for a message."""
+def name_cluster_file(job: JobInputs) -> str:
+    """Return the path of the cluster file for a message, or `cluster` without a file."""
     return str(job.cluster.source or "cluster")
 
 
@@ -607,17 +613,22 @@ def build_node_check(
 
     The job uses the account and GPUs of the configuration `spec`.
     """
+    gpus_on_node = spec.gpus // spec.nodes
     check_spec = replace(
         spec,
         purpose=Purpose.CHECK_NODES,
         nodes=len(nodes),
-        gpus=spec.gpus // spec.nodes * len(nodes),
+        gpus=gpus_on_node * len(nodes),
         log_folders=(),
         exclude=(),
         job_id="",
     )
-    scheduler, output = load_scheduler(spec.via), spec.directory / CHECK_OUTPUT
-    check = scheduler.build_node_check(
-        command, check_spec, cluster, nodes, minutes=CHECK_MINUTES, output=output
+    check = load_scheduler(spec.via).build_node_check(
+        command,
+        check_spec,
+        cluster,
+        nodes,
+        minutes=CHECK_MINUTES,
+        output=spec.directory / CHECK_OUTPUT,
     )
     return replace(check, gpu_hours=check.occupied_gpus * CHECK_MINUTES / 60)

@@ -20,12 +20,14 @@ class PlannedJob:
 def find_script(planned: PlannedJob) -> Path | None:
     """Find the script that a job runs, or return None.
 
-    The command itself if it is a path, else its first argument *.sh or *.py.
+    The command itself if it is a path (`./launch.sh`), else its first argument *.sh or
+    *.py (`sbatch launch.sh`).
     """
-    spec = planned.spec
-    arguments = [word for word in spec.command[1:] if word.endswith((".sh", ".py"))]
-    name = spec.command[0] if "/" in spec.command[0] else next(iter(arguments), None)
-    return None if name is None else spec.directory / name
+    program, *arguments = planned.spec.command
+    scripts = [word for word in arguments if word.endswith((".sh", ".py"))]
+    if "/" in program:
+        return planned.spec.directory / program
+    return planned.spec.directory / scripts[0] if scripts else None
 
 
 def digest_script(script: Path) -> str:

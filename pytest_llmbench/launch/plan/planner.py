@@ -135,8 +135,12 @@ class Plan:
 
         With variants: that of a run of the first variant.
         """
-        job_by_case = ((job.spec.case_id, job) for job in self.jobs)
-        return [self.variants.get(case, (job,))[0].spec for case, job in job_by_case]
+        return [self._find_first_run(job) for job in self.jobs]
+
+    def _find_first_run(self, job: PlannedJob) -> JobSpec:
+        """Return the job itself, or the job of its configuration's first variant."""
+        (first, *_) = self.variants.get(job.spec.case_id, (job,))
+        return first.spec
 
     @property
     def first_specs(self) -> list[JobSpec]:
@@ -148,24 +152,22 @@ class Plan:
         specs = []
         for job in self.jobs:
             case = job.spec.case_id
-            first = self.variants.get(case, (job,))[0].spec
+            first_run = self._find_first_run(job)
             allocation_plan = self.allocations.get(case)
-            allocation = (
-                allocation_plan.size(self.runs.get(case, 1))
-                if allocation_plan
-                else None
-            )
-            specs += (
-                [allocation, place_run(first, 1, warm_up=True)]
-                if allocation
-                else [first]
-            )
+            allocation = None
+            if allocation_plan:
+                allocation = allocation_plan.size(self.runs.get(case, 1))
+            if allocation:
+                specs += [allocation, place_run(first_run, 1, warm_up=True)]
+            else:
+                specs.append(first_run)
         return specs
 
     def describe_allocations(self) -> Iterator[str]:
         """Yield a line about each configuration's shared allocation or the lack of one."""
         for case, plan in self.allocations.items():
-            warm_ups = min(len(self.variants[case]), WARMED[self.jobs[0].spec.purpose])
+            variants = self.variants[case]
+            warm_ups = min(len(variants), WARMED[variants[0].spec.purpose])
             if text := plan.describe(self.runs.get(case, 1), warm_ups):
                 yield _wrap(f"{case}: {text}")
 
@@ -196,24 +198,24 @@ class Planner:
         Read from the cluster file if there is one, else taken from this machine or from
         its scheduler; options override single values. Raises LaunchError.
         """
-        path, launch = self.launch.cluster, self.launch
-        cluster = (
-            read_cluster(path)
-            if path
-            else self._describe_cluster(describe_machine(self.host.run))
-        )
-        from_options = [
+        launch = self.launch
+        if launch.cluster:
+            cluster = read_cluster(launch.cluster)
+        else:
+            cluster = self._describe_cluster(describe_machine(self.host.run))
+        installed_by_options = [
             _read_installed(name, folder) for name, folder in launch.recipes
         ]
+        excluded_by_option = [launch.exclude] if launch.exclude else []
         return replace(
             cluster,
             gpu=self.gpu or cluster.gpu,
             largest=launch.largest or cluster.largest,
             gpus_per_node=launch.gpus_per_node or cluster.gpus_per_node,
             gpu_hours=launch.gpu_hours or cluster.gpu_hours,
-            exclude=(*cluster.exclude, *filter(None, [launch.exclude])),
+            exclude=(*cluster.exclude, *excluded_by_option),
             nodelist=launch.nodelist or cluster.nodelist,
-            installed=(*from_options, *cluster.installed),
+            installed=(*installed_by_options, *cluster.installed),
         )
 
     def _describe_cluster(self, machine: Cluster) -> Cluster:
@@ -229,14 +231,17 @@ class Planner:
             learned = self._learn_cluster()
             if learned:
                 return learned
-        larger = max(launch.largest, launch.gpus_per_node) > machine.largest
-        return (
-            Cluster(gpu=machine.gpu)
-            if larger or self.gpu not in ("", machine.gpu)
-            else machine
-        )
+        has_other_type = self.gpu not in ("", machine.gpu)
+        is_larger = max(launch.largest, launch.gpus_per_node) > machine.largest
+        if has_other_type or is_larger:
+            return Cluster(gpu=machine.gpu)
+        return machine
 
     def _learn_cluster(self) -> Cluster | None:
+        """Return the cluster that a scheduler describes, and print its description.
+
+        None without a scheduler or GPUs.
+        """
         try:
             learned = self.schedulers.learn_cluster(self.gpu)
         except SchedulerAway:
@@ -244,8 +249,8 @@ class Planner:
             return None
         if learned is None:
             return None
-        has = f"no cluster file; {learned.scheduler} has {learned.describe()}"
-        self.host.tell(_wrap(f"{has} (`llmbench cluster` writes it down)"))
+        description = f"no cluster file; {learned.scheduler} has {learned.describe()}"
+        self.host.tell(_wrap(f"{description} (`llmbench cluster` writes it down)"))
         return replace(learned.cluster, name=f"the cluster of this {learned.scheduler}")
 
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
@@ -267,17 +272,19 @@ class Planner:
         """
         if self.launch.ab:
             return read_variants(self.host.directory / self.launch.ab)
-        text = self.launch.bisect
-        if not text or text.startswith(COMMITS):
-            return Builds(commits=text.removeprefix(COMMITS))
-        return read_builds(self.host.directory / text)
+        bisect = self.launch.bisect  # `git:GOOD..BAD`, a file, or ""
+        if not bisect or bisect.startswith(COMMITS):
+            return Builds(commits=bisect.removeprefix(COMMITS))
+        return read_builds(self.host.directory / bisect)
 
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """Launch facts by (recipe, release)."""
-        every = (read_facts(recipe) for recipe in self.catalog.recipes)
+        launch_facts = (read_facts(recipe) for recipe in self.catalog.recipes)
         return {
-            (facts.recipe, facts.release): facts for facts in every if facts is not None
+            (facts.recipe, facts.release): facts
+            for facts in launch_facts
+            if facts is not None
         }
 
     def plan(self, selected: Sequence[Key]) -> Plan:
@@ -289,10 +296,10 @@ class Planner:
         skipped: dict[Key, str] = {}
         jobs: list[PlannedJob] = []
         for key in selected:
-            configuration = self.catalog.baselines[key][0].configuration
+            (baseline, *_) = self.catalog.baselines[key]
             facts = self.facts.get((key.recipe, key.release))
             reason = explain_unfit(
-                configuration, facts, self.cluster, self.launch.launcher
+                baseline.configuration, facts, self.cluster, self.launch.launcher
             )
             if reason:
                 skipped[key] = reason
@@ -305,25 +312,24 @@ class Planner:
             variants, self.launch, self.builds, self.schedulers
         )
         runs = self._find_requested_runs(selected)
+        noise: Mapping[str, Noise] = {}
         if variants:
             runs = count_trials(variants, self.launch, self.builds, allocations)
-        hours = dict(
+        hours_by_case = dict(
             estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs
         )
         if not self.launch.dry_run:
-            refuse_hours(hours, self.cluster.gpu_hours)
-        noise = (
-            self.host.read_noise(self.find_cluster_name(jobs), variants.keys())
-            if variants
-            else {}
-        )
+            refuse_hours(hours_by_case, self.cluster.gpu_hours)
+        if variants:
+            cluster_name = self.find_cluster_name(jobs)
+            noise = self.host.read_noise(cluster_name, variants.keys())
         return Plan(
-            tuple(jobs),
-            skipped,
-            sum(hours.values()),
-            self.limit,
-            runs,
-            variants,
+            jobs=tuple(jobs),
+            skipped=skipped,
+            hours=sum(hours_by_case.values()),
+            limit=self.limit,
+            runs=runs,
+            variants=variants,
             noise=noise,
             allocations=allocations,
         )
@@ -335,15 +341,12 @@ class Planner:
         """
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
-        required = {
-            key: self.catalog.required_runs[key].runs
-            for key in selected
-            if key in self.catalog.required_runs
-        }
-        runs = {
-            key.id: min(number, self.launch.repeats) for key, number in required.items()
-        }
-        return {name: number for name, number in runs.items() if number > 1}
+        runs = {}
+        for key in selected:
+            if key in self.catalog.required_runs:
+                required = self.catalog.required_runs[key].runs
+                runs[key.id] = min(required, self.launch.repeats)
+        return {case: count for case, count in runs.items() if count > 1}
 
     @property
     def limit(self) -> float:
@@ -367,22 +370,25 @@ class Planner:
 
         Raises LaunchError if the recipe does not support `purpose`.
         """
-        baseline = self.catalog.baselines[key][0]
+        (baseline, *_) = self.catalog.baselines[key]
         facts = self.facts[key.recipe, key.release]
+        # a job for another purpose than the launch, such as the profile of a
+        # regression, uses the defaults
         launch = self.launch if purpose is self.launch.purpose else LaunchSettings()
-        checkpoint = (
-            self.host.directory / launch.checkpoint if launch.checkpoint else None
-        )
+        checkpoint = None
+        if launch.checkpoint:
+            checkpoint = self.host.directory / launch.checkpoint
         profile = parse_profile(launch.profile if purpose is Purpose.PROFILE else "")
+        variables = build_variables(
+            facts, purpose, key, profile=profile, checkpoint=checkpoint
+        )
         spec = build_job(
             baseline,
             facts,
             self.cluster,
             caller=self.host.environment,
             purpose=purpose,
-            variables=build_variables(
-                facts, purpose, key, profile=profile, checkpoint=checkpoint
-            ),
+            variables=variables,
             launcher=self.launch.launcher,
         )
         return PlannedJob(self.schedulers.find(spec).adapt_command(spec), facts)
@@ -394,25 +400,33 @@ class Planner:
 
         Empty if the launch has no variants. Raises LaunchError.
         """
-        planned: dict[str, tuple[PlannedJob, ...]] = {}
-        for job in jobs if self.launch.purpose in TRIALS else ():
+        if self.launch.purpose not in TRIALS:
+            return {}
+        variant_jobs: dict[str, tuple[PlannedJob, ...]] = {}
+        for job in jobs:
             variants = tuple(
                 self._plan_variant(job, variant) for variant in self.list_variants(job)
             )
             refuse_same(variants)
-            planned[job.spec.case_id] = variants
-        return planned
+            variant_jobs[job.spec.case_id] = variants
+        return variant_jobs
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
         """Plan the job of a variant, as if the variant were installed on the cluster."""
-        cluster = self.cluster
+        original_cluster = self.cluster
         try:
+            # plan_job reads the installed recipe from self.cluster
             self.cluster = install_variant(
-                variant, job, cluster, journal=self.host.folder, run=self.host.run
+                variant,
+                job,
+                original_cluster,
+                journal=self.host.folder,
+                run=self.host.run,
             )
             spec = self.plan_job(job.spec.key, self.launch.purpose).spec
             refuse_ineffective(variant, spec, self.host.environment)
-            folder = self.cluster.installed[0].folder
+            (installed, *_) = self.cluster.installed  # the variant comes first
+            folder = installed.folder
             if self.builds.build and folder:
                 spec = replace(
                     spec,
@@ -420,27 +434,26 @@ class Planner:
                     checkout=find_checkout(folder, self.host.folder),
                 )
         finally:
-            self.cluster = cluster
-        return replace(
-            job,
-            spec=replace(
-                spec, variant=variant.name, command=(*spec.command, *variant.arguments)
-            ),
-        )
+            self.cluster = original_cluster
+        command = (*spec.command, *variant.arguments)
+        return replace(job, spec=replace(spec, variant=variant.name, command=command))
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Summarise the jobs that a session may start after the first runs of its plan."""
         launch = self.launch
-        profiled = plan.jobs if launch.profile_on_regression else ()
-        profiles = sum(self._estimate_profile(job.spec.key) for job in profiled)
-        hours = {job.spec.case_id: job.spec.gpu_hours for job in plan.jobs}
-        suspect_hours = sum(hours[suspect.case] for suspect in plan.suspects)
+        profile_hours = 0.0
+        if launch.profile_on_regression:
+            profile_hours = sum(
+                self._estimate_profile(job.spec.key) for job in plan.jobs
+            )
+        hours_by_case = {job.spec.case_id: job.spec.gpu_hours for job in plan.jobs}
+        suspect_hours = sum(hours_by_case[suspect.case] for suspect in plan.suspects)
         return Reruns(
-            launch.repeats,
-            launch.retries,
-            profiles,
+            repeats=launch.repeats,
+            retries=launch.retries,
+            profile_hours=profile_hours,
             node_checks=bool(launch.node_checks),
-            named=suspect_hours,
+            suspect_hours=suspect_hours,
         )
 
     def _estimate_profile(self, key: Key) -> float:
@@ -468,46 +481,40 @@ class Planner:
         """Find the problems that would make the plan fail.
 
         Problems that the user chose to ignore by name are printed instead of returned,
-        and their names are kept in `overruled`. Prints variables without effect, too.
+        and the names of their checks are kept in `overruled`. Also prints variables
+        without effect, and builds of a search that have no script: these are not
+        checked, but count as failed runs.
         """
-        skipped = find_without_script(plan.variants, self.host.folder)
-        for job in skipped:
-            self.host.tell(
-                _wrap(
-                    f"{job.spec.variant} has no script in {job.spec.directory}: skipped, as a failed run"
-                )
-            )
-        jobs = [job for job in plan.every_job if job not in skipped]
+        without_script = find_without_script(plan.variants, self.host.folder)
+        for job in without_script:
+            skipped = f"{job.spec.variant} has no script in {job.spec.directory}"
+            self.host.tell(_wrap(f"{skipped}: skipped, as a failed run"))
+        jobs = [job for job in plan.every_job if job not in without_script]
         problems = check_launch(jobs, self.cluster, self.schedulers)
-        overruled = [
-            problem for problem in problems if problem.check in self.launch.ignored
-        ]
+        ignored = self.launch.ignored
+        overruled = [problem for problem in problems if problem.check in ignored]
         self.overruled = tuple(
             dict.fromkeys(str(problem.check) for problem in overruled)
         )
-        for line in (
-            *self._list_ineffective(plan),
-            *map(describe_overruled, overruled),
-        ):
+        for line in self._list_ineffective(plan):
             self.host.tell(line)
+        for problem in overruled:
+            self.host.tell(describe_overruled(problem))
         return tuple(problem for problem in problems if problem not in overruled)
 
     def _list_ineffective(self, plan: Plan) -> Iterator[str]:
         """Yield a line for each profile, trace or checkpoint variable without effect."""
-        lines: dict[str, None] = {}
+        lines: list[str] = []
         for job in plan.jobs:
             installed = find_installed(job.spec.key, self.cluster)
-            pairs = (
-                *self.cluster.environment,
-                *(installed.environment if installed else ()),
+            pairs = self.cluster.environment
+            if installed:
+                pairs = (*pairs, *installed.environment)
+            names = [*self.host.environment, *(name for name, _ in pairs)]
+            lines += explain_ineffective(
+                job.facts, job.spec.purpose, dict.fromkeys(names)
             )
-            names = dict.fromkeys(
-                (*self.host.environment, *(name for name, _ in pairs))
-            )
-            lines |= dict.fromkeys(
-                explain_ineffective(job.facts, job.spec.purpose, names)
-            )
-        return map(_wrap, lines)
+        return map(_wrap, dict.fromkeys(lines))  # without duplicates
 
     def find_cluster_name(self, jobs: Sequence[PlannedJob]) -> str:
         """Return the name of the cluster under which the noise of these jobs is stored.
@@ -526,8 +533,9 @@ class Planner:
 
 
 def _read_installed(name: str, folder: Path) -> InstalledRecipe:
-    recipe, dash, release = name.partition("-")
-    return InstalledRecipe(recipe, release if dash else "", folder)
+    """Read `grok1-25.05` or `grok1`, the name of an installed recipe in an option."""
+    recipe, _, release = name.partition("-")
+    return InstalledRecipe(recipe, release, folder)
 
 
 def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
@@ -535,7 +543,11 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     by_reason: dict[str, list[str]] = {}
     for key, reason in skipped.items():
         by_reason.setdefault(reason, []).append(key.id)
-    target = cluster.source.name if cluster.source else cluster.name or "this machine"
+    target = cluster.name or "this machine"
+    hint = "describe the cluster in cluster.yaml (docs/reference/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
+    if cluster.source:
+        target = cluster.source.name
+        hint = f"see {cluster.source}"
     subject = "the selected configuration does not fit"
     if len(skipped) > 1:
         subject = f"none of the {len(skipped)} selected configurations fits"
@@ -544,11 +556,6 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
         f"  {formatting.count_noun(len(ids), 'configuration')}: {reason}"
         for reason, ids in by_reason.items()
     ]
-    hint = (
-        "describe the cluster in cluster.yaml (docs/reference/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
-        if cluster.source is None
-        else f"see {cluster.source}"
-    )
     return "\n".join(_wrap(line) for line in (*lines, hint))
 
 

@@ -12,7 +12,7 @@ from pytest_llmbench.core.job_records import TRIALS, JobSpec, Purpose
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.fit import refuse_hours
-from pytest_llmbench.launch.plan.job_spec import list_passed
+from pytest_llmbench.launch.plan.job_spec import list_inherited_variables
 from pytest_llmbench.launch.plan.planned_job import (
     PlannedJob,
     digest_script,
@@ -124,7 +124,7 @@ def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
 
 
 def _digest_spec(spec: JobSpec) -> str:
-    left_out = (*list_passed(spec.via), *spec.secrets)
+    left_out = (*list_inherited_variables(spec.via), *spec.secrets)
     environment = [pair for pair in spec.environment if pair[0] not in left_out]
     build = filter(None, [spec.build])
     text = repr((spec.directory, spec.command, environment, *build))

@@ -29,9 +29,9 @@ class Reruns:
     repeats: int = 1
     retries: int = 0
     # GPU-hours of one profile per configuration, if regressions are profiled
-    profiles: float = 0.0
+    profile_hours: float = 0.0
     node_checks: bool = False  # True if slow nodes are checked
-    named: float = 0.0  # GPU-hours of runs on suspect nodes of the history
+    suspect_hours: float = 0.0  # GPU-hours of runs on suspect nodes of the history
 
 
 Runs = Mapping[
@@ -132,9 +132,9 @@ def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
         yield "1 run on slow nodes"
     if repeated and reruns.node_checks:
         yield "node checks"
-    if reruns.profiles:
+    if reruns.profile_hours:
         yield "1 profile of each configuration"
-    if reruns.named:
+    if reruns.suspect_hours:
         yield "1 run on each suspect node of the history"
 
 
@@ -145,8 +145,8 @@ def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
     allow, and that every follow-up job is started.
     """
     return (
-        reruns.profiles
-        + reruns.named
+        reruns.profile_hours
+        + reruns.suspect_hours
         + sum(_estimate_maximum_of(spec, reruns) for spec in specs)
     )
 

@@ -187,11 +187,13 @@ def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
 def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
     measured = plan_job(tmp_path, 4, nodes=1, gpus_per_node=8)
     hours = measured.spec.gpu_hours
-    once = format_budget([measured], None, Reruns(profiles=0.5, node_checks=True))
+    once = format_budget([measured], None, Reruns(profile_hours=0.5, node_checks=True))
     assert once[1:] == [
         f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each configuration"
     ]
-    thrice = format_budget([measured], None, Reruns(3, profiles=0.5, node_checks=True))
+    thrice = format_budget(
+        [measured], None, Reruns(3, profile_hours=0.5, node_checks=True)
+    )
     assert " ".join(thrice[1:]).replace(
         "\n", " "
     ) == (  # the nodes of two slow runs, for a quarter of an hour
