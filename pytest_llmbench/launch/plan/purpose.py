@@ -21,20 +21,22 @@ from pytest_llmbench.core.job_records import (
     Purpose,
 )
 
+# the settings of --llmb-profile
 EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
-NUMBERS = ("start", "stop")
-FLAGS = ("gpu_metrics", "cpu")
-PARTS = (*NUMBERS, "ranks", *FLAGS)
+STEP_SETTINGS = ("start", "stop")
+FLAG_SETTINGS = ("gpu_metrics", "cpu")
+PROFILE_SETTINGS = (*STEP_SETTINGS, "ranks", *FLAG_SETTINGS)
 
-# the variables that configure profiles in any release
-SETTING = re.compile(
+# the variables that configure profiles in any release, such as PROFILE_START_STEP and
+# RUN_CONF_PROFILE_RANKS
+PROFILE_VARIABLE = re.compile(
     r"(?:RUN_CONF_)?PROFILE_(?:START_STEP|STOP_STEP|RANKS|GPU_METRICS|CPU)"
 )
 
 # limits of a search for files
-DEPTH = 12  # folder levels
-ENTRIES = 50_000  # folder entries visited
-FILES = 1_000  # files returned
+MAX_DEPTH = 12  # folder levels
+MAX_ENTRIES = 50_000  # folder entries visited
+MAX_FILES = 1_000  # files returned
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +65,21 @@ def parse_profile(text: str) -> ProfileRequest:
     Raises LaunchError for an invalid value.
     """
     items = [] if text.strip() in ("", "default") else text.split(",")
-    values = dict(_split_part(item.strip()) for item in items)
+    # start:20,stop:30,cpu: {"start": "20", "stop": "30", "cpu": ""}
+    values = dict(_split_setting(item.strip()) for item in items)
     if len(values) < len(items):
         raise LaunchError(
             f"--llmb-profile={text}: duplicate setting; expected for example {EXAMPLE}"
         )
-    numbers = {
-        name: _parse_whole(name, values[name]) for name in NUMBERS if name in values
+    steps = {
+        name: _parse_whole(name, values[name])
+        for name in STEP_SETTINGS
+        if name in values
     }
     ranks = values["ranks"].split("+") if "ranks" in values else ()
     request = ProfileRequest(
-        start=numbers.get("start"),
-        stop=numbers.get("stop"),
+        start=steps.get("start"),
+        stop=steps.get("stop"),
         ranks=tuple(dict.fromkeys(_parse_whole("ranks", rank) for rank in ranks)),
         gpu_metrics="gpu_metrics" in values,
         cpu="cpu" in values,
@@ -83,17 +88,16 @@ def parse_profile(text: str) -> ProfileRequest:
     return request
 
 
-def _split_part(item: str) -> tuple[str, str]:
+def _split_setting(item: str) -> tuple[str, str]:
     """Split a setting of --llmb-profile into name and value. Raises LaunchError."""
     name, colon, value = item.partition(":")
-    if name not in PARTS:
+    if name not in PROFILE_SETTINGS:
         raise LaunchError(
-            f"--llmb-profile: found {item!r}{did_you_mean(name, PARTS)}; expected for example {EXAMPLE}"
+            f"--llmb-profile: found {item!r}{did_you_mean(name, PROFILE_SETTINGS)}; expected for example {EXAMPLE}"
         )
-    if bool(colon) is (name in FLAGS):
-        expected = (
-            f"{name} without a value" if name in FLAGS else f"{name}: with a value"
-        )
+    is_flag, has_value = name in FLAG_SETTINGS, bool(colon)
+    if is_flag == has_value:
+        expected = f"{name} without a value" if is_flag else f"{name}: with a value"
         raise LaunchError(
             f"--llmb-profile: found {item!r}, expected {expected}, for example {EXAMPLE}"
         )
@@ -101,6 +105,7 @@ def _split_part(item: str) -> tuple[str, str]:
 
 
 def _parse_whole(name: str, text: str) -> int:
+    """Parse a whole number of up to nine digits. Raises LaunchError."""
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise LaunchError(
             f"--llmb-profile: {name} is {text!r}, expected a whole number, for example {EXAMPLE}"
@@ -143,6 +148,10 @@ def build_variables(
 def _require_documented(
     facts: LaunchFacts, pairs: Pairs, noun: str, flag: str
 ) -> Pairs:
+    """Return `pairs`, the variables of a purpose. Raises LaunchError if there are none.
+
+    `noun` names the purpose, and `flag` the option that requests it.
+    """
     if not pairs:
         raise LaunchError(
             f"{_name_recipe(facts)} documents no {noun}: omit {flag}, or deselect this recipe (-k 'not ...')"
@@ -164,11 +173,13 @@ def _set_profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pa
     enable = _require_documented(facts, profiling.enable, "profiling", "--llmb-profile")
     start = profiling.default_start if request.start is None else request.start
     stop = profiling.default_stop if request.stop is None else request.stop
+    # the default stop step is 0 if the document does not state one
     _check_order(start, stop or None, f"--llmb-profile: {_name_recipe(facts)}")
-    if too_large := [rank for rank in request.ranks if rank >= gpus]:
-        raise LaunchError(
-            f"--llmb-profile: found rank {too_large[0]}, expected 0 to {gpus - 1}, since there are {gpus} GPUs"
-        )
+    for rank in request.ranks:
+        if rank >= gpus:
+            raise LaunchError(
+                f"--llmb-profile: found rank {rank}, expected 0 to {gpus - 1}, since there are {gpus} GPUs"
+            )
     settings = {
         "start": "" if request.start is None else str(request.start),
         "stop": "" if request.stop is None else str(request.stop),
@@ -176,17 +187,16 @@ def _set_profiling(facts: LaunchFacts, request: ProfileRequest, gpus: int) -> Pa
         "gpu_metrics": "true" if request.gpu_metrics else "",
         "cpu": "true" if request.cpu else "",
     }
-    return (
-        *enable,
-        *(
-            (_find_variable(facts, profiling, setting), value)
-            for setting, value in settings.items()
-            if value
-        ),
-    )
+    configure = [
+        (_find_variable(facts, profiling, setting), value)
+        for setting, value in settings.items()
+        if value
+    ]
+    return (*enable, *configure)
 
 
 def _check_order(start: int | None, stop: int | None, prefix: str) -> None:
+    """Raise LaunchError, with `prefix`, unless the start step precedes the stop step."""
     if start is not None and stop is not None and start >= stop:
         raise LaunchError(
             f"{prefix}: profiling from step {start} to {stop}: stop must be larger than start"
@@ -194,16 +204,24 @@ def _check_order(start: int | None, stop: int | None, prefix: str) -> None:
 
 
 def _find_variable(facts: LaunchFacts, profiling: Profiling, setting: str) -> str:
-    names = {setting: getattr(profiling, setting) for setting in PARTS}
-    if names[setting]:
-        return str(names[setting])
-    available = (
-        ", ".join(f"{setting} ({name})" for setting, name in names.items() if name)
-        or "no such variables"
-    )
+    """Return the variable of a setting, such as `start`, in the recipe's document.
+
+    Raises LaunchError, with the settings that have variables, if there is none.
+    """
+    names = _list_profile_variables(profiling)
+    if setting in names:
+        return names[setting]
+    pairs = (f"{setting} ({name})" for setting, name in names.items())
+    available = ", ".join(pairs) or "no such variables"
     raise LaunchError(
         f"--llmb-profile: {_name_recipe(facts)} documents no variable for {setting!r}; it has {available}"
     )
+
+
+def _list_profile_variables(profiling: Profiling) -> dict[str, str]:
+    """Return the variables that the recipe's document has, by setting."""
+    variables = {name: getattr(profiling, name) for name in PROFILE_SETTINGS}
+    return {setting: variable for setting, variable in variables.items() if variable}
 
 
 def list_switches(facts: LaunchFacts) -> dict[str, Purpose]:
@@ -232,19 +250,18 @@ def explain_ineffective(
     Covers variables of profiles, traces and checkpoints that the user set. The message
     names the option that has the effect, or the variables that the recipe reads.
     """
-    profiling, switches = facts.profiling or Profiling(enable=()), list_switches(facts)
-    read = [name for name in (getattr(profiling, setting) for setting in PARTS) if name]
+    switches = list_switches(facts)
+    profiling = facts.profiling or Profiling(enable=())
+    profile_variables = _list_profile_variables(profiling).values()
     for name in names:
         if name in switches:
             yield f"{name} has no effect: {PURPOSE_FLAGS[switches[name]]} sets it"
-        elif SETTING.fullmatch(name) and name not in read:
-            available = (
-                f"the recipe reads {', '.join(read)}"
-                if read
-                else "the document of the recipe has no profiling"
-            )
+        elif PROFILE_VARIABLE.fullmatch(name) and name not in profile_variables:
+            available = "the document of the recipe has no profiling"
+            if profile_variables:
+                available = f"the recipe reads {', '.join(profile_variables)}"
             yield f"{name} has no effect on {_name_recipe(facts)}: {available}"
-        elif name in read and purpose is not Purpose.PROFILE:
+        elif name in profile_variables and purpose is not Purpose.PROFILE:
             yield f"{name} has no effect without --llmb-profile"
 
 
@@ -285,14 +302,19 @@ def _check_scale(
     scales: tuple[tuple[str, tuple[int, int | None]], ...],
     action: str,
 ) -> None:
-    """Raise LaunchError if checkpoints are not documented for this number of GPUs."""
-    sizes = dict(scales)
-    if scales and key.size not in sizes:
+    """Raise LaunchError if checkpoints are not documented for this number of GPUs.
+
+    `scales` is the smallest and largest number of GPUs by model size, or empty if any
+    number is documented.
+    """
+    limits_by_size = dict(scales)
+    if scales and key.size not in limits_by_size:
         raise LaunchError(
             f"{key.id}: {_name_recipe(facts)} documents no scale for a checkpoint of {key.size}"
         )
-    minimum, maximum = sizes.get(key.size, (1, None))
-    if key.gpus < minimum or (maximum is not None and key.gpus > maximum):
+    minimum, maximum = limits_by_size.get(key.size, (1, None))
+    is_too_large = maximum is not None and key.gpus > maximum
+    if key.gpus < minimum or is_too_large:
         allowed = f"{minimum} or more" if maximum is None else f"{minimum} to {maximum}"
         raise LaunchError(
             f"{key.id}: {action} is documented for {key.size} on {allowed} GPUs, not on "
@@ -317,23 +339,23 @@ def explain_unloadable(folder: Path, stage: Path | None) -> str:
 
 
 def _has_shards(folder: Path) -> bool:
+    """True if a folder contains the shards of a distributed checkpoint."""
     return next(folder.glob("*.distcp"), None) is not None
 
 
 def _suggest_nearby(folder: Path) -> str:
     """Explain why a folder is not a checkpoint, with the newest checkpoint under it."""
-    missing = (
-        "the folder `weights` has no file *.distcp"
-        if (folder / "weights").is_dir()
-        else "no folder `weights`"
-    )
-    folders = [path.parent for path in _find_weights(folder)]
-    if not folders:
+    missing = "no folder `weights`"
+    if (folder / "weights").is_dir():
+        missing = "the folder `weights` has no file *.distcp"
+    checkpoints = [weights.parent for weights in _find_weights(folder)]
+    if not checkpoints:
         return f"{missing}: not a checkpoint, or an incomplete one"
-    count_text = (
-        f" ({count_noun(len(folders), 'checkpoint')} in it)" if len(folders) > 1 else ""
-    )
-    return f"{missing} in it; did you mean {folders[-1]}?{count_text}"
+    newest = checkpoints[-1]
+    count_text = ""
+    if len(checkpoints) > 1:
+        count_text = f" ({count_noun(len(checkpoints), 'checkpoint')} in it)"
+    return f"{missing} in it; did you mean {newest}?{count_text}"
 
 
 # --- output files ---------------------------------------------------------------------
@@ -355,11 +377,8 @@ def find_outputs(
     """
     paths = []
     if purpose is Purpose.PROFILE and facts.profiling:
-        paths = [
-            path
-            for path in sorted(islice(_find_profiles(folder), FILES))
-            if _read_job_id(path) in ("", job_id)
-        ]
+        profiles = sorted(islice(_find_profiles(folder), MAX_FILES))
+        paths = [path for path in profiles if _read_job_id(path) in ("", job_id)]
     elif purpose is Purpose.SAVE_CHECKPOINT and facts.checkpoint:
         paths = _find_weights(folder)
     return tuple(
@@ -372,7 +391,7 @@ def _read_job_id(profile: Path) -> str:
 
     Profiles are named `<model>_<gpus>g_<job>_<node>_<rank>`.
     """
-    match = re.search(r"g_(\d+)_\d+_\d+$", profile.stem)
+    match = re.search(r"g_(\d+)_\d+_\d+$", profile.stem)  # grok1_256g_4711_0_8
     return match[1] if match else ""
 
 
@@ -388,7 +407,9 @@ def _find_weights(folder: Path) -> list[Path]:
         for path, _, files in _walk_bounded(folder)
         if path.name == "weights" and any(name.endswith(".distcp") for name in files)
     )
-    return sorted(islice(paths, FILES), key=lambda path: (_read_modified(path), path))
+    return sorted(
+        islice(paths, MAX_FILES), key=lambda path: (_read_modified(path), path)
+    )
 
 
 def _read_modified(path: Path) -> float:
@@ -400,13 +421,18 @@ def _read_modified(path: Path) -> float:
 
 
 def _walk_bounded(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    entries, depth = 0, len(folder.parts)
+    """Yield path, folders and files of each folder, as os.walk does, in order of name.
+
+    Ends after MAX_ENTRIES entries, and omits folders deeper than MAX_DEPTH levels.
+    """
+    entries = 0
     for name, folders, files in os.walk(folder):
         path = Path(name)
         folders.sort()
-        if len(path.parts) - depth >= DEPTH:
-            folders.clear()
+        depth = len(path.parts) - len(folder.parts)
+        if depth >= MAX_DEPTH:
+            folders.clear()  # os.walk enters only the folders that remain
         entries += len(folders) + len(files)
         yield path, folders, files
-        if entries > ENTRIES:
+        if entries > MAX_ENTRIES:
             return
