@@ -44,7 +44,7 @@ from pytest_llmbench.launch.plan.purpose import (
 )
 from pytest_llmbench.launch.plan.suspect_nodes import SuspectNodes
 from pytest_llmbench.launch.plan.trial_plans import (
-    WARMED,
+    MAX_WARM_UPS,
     count_trials,
     estimate_hours,
     plan_allocations,
@@ -167,7 +167,7 @@ class Plan:
         """Yield a line about each configuration's shared allocation or the lack of one."""
         for case, plan in self.allocations.items():
             variants = self.variants[case]
-            warm_ups = min(len(variants), WARMED[variants[0].spec.purpose])
+            warm_ups = min(len(variants), MAX_WARM_UPS[variants[0].spec.purpose])
             if text := plan.describe(self.runs.get(case, 1), warm_ups):
                 yield _wrap(f"{case}: {text}")
 

@@ -48,8 +48,8 @@ def find_suspect_nodes(
 ) -> tuple[SuspectNodes, ...]:
     """Find the nodes that the history suspects and that these jobs may get.
 
-    Prints each suspect. Returns a suspect only if a run may confirm it; empty for a
-    launch that is not judged.
+    Prints each suspect with `tell`, also an unreadable history. Returns a suspect only
+    if a run may confirm it; empty for a launch that is not judged.
     """
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
@@ -64,7 +64,7 @@ def find_suspect_nodes(
     except HistoryError as error:
         tell(f"llmbench: {error}")
         return ()
-    forbidden = _explain_forbidden(launch, recording=settings.record is not None)
+    refusal = _explain_refusal(launch, recording=settings.record is not None)
     plans = []
     for suspect, description in zip(
         search.evidence.named, describe(search).named, strict=True
@@ -73,18 +73,14 @@ def find_suspect_nodes(
         if not reachable:
             continue
         text = f"by the history {format_suspect(description)}"
-        plan = (
-            None if forbidden else _plan_confirmation(reachable, suspect, search, text)
-        )
-        reason = (
-            forbidden
-            or "no selected configuration that was slow there has enough other nodes known to be sound"
-        )
-        consequence = (
-            f"one run of {plan.case} there comes first"
-            if plan
-            else f"not confirmed: {reason}"
-        )
+        plan, reason = None, refusal
+        if not refusal:
+            plan = _plan_confirmation(reachable, suspect, search, text)
+            reason = "no selected configuration that was slow there has enough other nodes known to be sound"
+        consequence = f"not confirmed: {reason}"
+        if plan:
+            plans.append(plan)
+            consequence = f"one run of {plan.case} there comes first"
         tell(
             textwrap.fill(
                 f"llmbench: {text}: {consequence}",
@@ -93,32 +89,29 @@ def find_suspect_nodes(
                 break_on_hyphens=False,
             )
         )
-        if plan:
-            plans.append(plan)
     return tuple(plans)
 
 
-def _explain_forbidden(launch: LaunchSettings, *, recording: bool) -> str:
+def _explain_refusal(launch: LaunchSettings, *, recording: bool) -> str:
     """Return the reason a launch may not confirm suspects, or ""."""
     if launch.submit_only:
         return "--llmb-submit-only does not wait for runs"
     if recording:
         return "a session that records baselines does not confirm nodes"
-    return (
-        "--llmb-repeats=1 allows one run of each configuration"
-        if launch.repeats == 1
-        else ""
-    )
+    if launch.repeats == 1:
+        return "--llmb-repeats=1 allows one run of each configuration"
+    return ""
 
 
 def _may_get(spec: JobSpec, nodes: Sequence[str]) -> bool:
     """True if a job may run on all of `nodes`: not pinned, and no node excluded."""
-    return not load_scheduler(spec.via).is_pinned(spec) and _list_excluded(
-        spec
-    ).isdisjoint(nodes)
+    if load_scheduler(spec.via).is_pinned(spec):
+        return False
+    return _list_excluded(spec).isdisjoint(nodes)
 
 
 def _list_excluded(spec: JobSpec) -> set[str]:
+    """Return the names of the nodes that a job excludes."""
     expand = load_scheduler(spec.via).expand_nodes
     return {node for nodes in spec.exclude for node in expand(nodes)}
 
@@ -131,12 +124,11 @@ def _plan_confirmation(
     Its configuration was slow on the suspect nodes, and sound nodes must complete the
     job.
     """
-    slow = {search.runs[name].configuration for name in suspect.slow_runs}
-    for spec in sorted(
-        (spec for spec in specs if spec.case_id in slow),
-        key=lambda spec: spec.gpu_hours,
-    ):
-        missing, excluded = spec.nodes - len(suspect.nodes), _list_excluded(spec)
+    slow_cases = {search.runs[name].configuration for name in suspect.slow_runs}
+    candidates = [spec for spec in specs if spec.case_id in slow_cases]
+    for spec in sorted(candidates, key=lambda spec: spec.gpu_hours):
+        missing = spec.nodes - len(suspect.nodes)  # nodes that complete the job
+        excluded = _list_excluded(spec)
         sound = [
             node
             for node in _list_sound(spec.case_id, suspect, search)
@@ -144,28 +136,35 @@ def _plan_confirmation(
         ]
         if 0 <= missing <= len(sound):
             return SuspectNodes(
-                spec.case_id, suspect.nodes, tuple(sorted(sound[:missing])), text
+                case=spec.case_id,
+                nodes=suspect.nodes,
+                others=tuple(sorted(sound[:missing])),
+                text=text,
             )
     return None
 
 
 def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
-    """List the nodes of recent fast runs of a configuration, newest run first."""
+    """List the nodes of recent fast runs of a configuration, newest run first.
+
+    A run is fast if it is nearer to the usual step time than to that of a run on the
+    suspect. Nodes of any suspect are omitted.
+    """
     differences = search.evidence.differences or {}
-    suspects = {node for other in search.evidence.suspects for node in other.nodes}
+    suspect_nodes = {
+        node for any_suspect in search.evidence.suspects for node in any_suspect.nodes
+    }
     runs = sorted(search.runs.items(), key=lambda item: item[1].started, reverse=True)
-    fast = (
-        run
-        for name, run in runs
-        if run.configuration == case
-        and differences[name] < suspect.slowness / 2
-        and runs[0][1].started - run.started <= RECENT
-    )
-    return list(
-        dict.fromkeys(
-            node for run in fast for node in sorted(run.nodes) if node not in suspects
-        )
-    )
+    sound: list[str] = []
+    for name, run in runs:
+        if run.configuration != case:
+            continue
+        _, newest_run = runs[0]
+        is_recent = newest_run.started - run.started <= RECENT
+        is_fast = differences[name] < suspect.slowness / 2
+        if is_fast and is_recent:
+            sound += [node for node in sorted(run.nodes) if node not in suspect_nodes]
+    return list(dict.fromkeys(sound))
 
 
 def restore_suspects(records: Iterable[Mapping[str, Any]]) -> tuple[SuspectNodes, ...]:
@@ -173,30 +172,31 @@ def restore_suspects(records: Iterable[Mapping[str, Any]]) -> tuple[SuspectNodes
 
     Raises TypeError or LookupError for invalid records.
     """
-    fields = (
-        (str(record["case"]), record["nodes"], record["others"], str(record["text"]))
-        for record in records
-    )
     return tuple(
-        SuspectNodes(case, tuple(map(str, nodes)), tuple(map(str, others)), text)
-        for case, nodes, others, text in fields
+        SuspectNodes(
+            case=str(record["case"]),
+            nodes=tuple(map(str, record["nodes"])),
+            others=tuple(map(str, record["others"])),
+            text=str(record["text"]),
+        )
+        for record in records
     )
 
 
 def select_suspects(
     suspects: Iterable[SuspectNodes],
     jobs: Iterable[PlannedJob],
-    made: Iterable[JobSpec] | None,
+    collected: Iterable[JobSpec] | None,
 ) -> tuple[SuspectNodes, ...]:
     """Select the suspects whose configuration is among `jobs`.
 
-    `made` are all jobs of a session that is only collected, and None for other
+    `collected` are all jobs of a session that is only collected, and None for other
     sessions. Collecting starts no run, so a suspect without a confirmation run in
-    `made` is dropped.
+    `collected` is dropped.
     """
     cases = {job.spec.case_id for job in jobs}
-    if made is not None:
+    if collected is not None:
         cases &= {
-            spec.case_id for spec in made if spec.purpose is Purpose.CONFIRM_NODES
+            spec.case_id for spec in collected if spec.purpose is Purpose.CONFIRM_NODES
         }
     return tuple(suspect for suspect in suspects if suspect.case in cases)

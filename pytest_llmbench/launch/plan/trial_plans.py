@@ -26,7 +26,7 @@ from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 Variants = Mapping[str, "Sequence[PlannedJob]"]
 """The jobs of the variants of each configuration, by id, in the variants' order."""
 
-WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
+MAX_WARM_UPS = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
 """Maximum number of variants that run a discarded warm-up in an allocation.
 
 Each variant of an A/B runs a warm-up; in a search only the two end builds do.
@@ -40,26 +40,29 @@ def plan_allocations(
     launch: LaunchSettings,
     builds: Builds,
     schedulers: Schedulers,
-    before: Collection[JobSpec] = (),
+    earlier_jobs: Collection[JobSpec] = (),
 ) -> dict[str, AllocationPlan]:
     """Plan the allocation of each configuration's runs, by configuration id.
 
-    `before` are the jobs made before the session was resumed. A configuration keeps
-    separate jobs, and gets no plan, if one of its runs in `before` was a separate job.
+    `earlier_jobs` are the jobs made before the session was resumed. A configuration
+    keeps separate jobs, and gets no plan, if one of its runs in `earlier_jobs` was a
+    separate job.
     """
-    reason = "the file requires it" if builds.separate else ""
+    reason_for_separate_jobs = "the file requires it" if builds.separate else ""
     if builds.build:
-        reason = BUILT_BETWEEN
-    if reason:
-        return {case: AllocationPlan(reason=reason) for case in variants}
-    earlier_runs = (spec for spec in before if spec.purpose in TRIALS)
-    separate = {spec.case_id for spec in earlier_runs if not spec.allocation}
+        reason_for_separate_jobs = BUILT_BETWEEN
+    if reason_for_separate_jobs:
+        plan = AllocationPlan(reason=reason_for_separate_jobs)
+        return dict.fromkeys(variants, plan)
+    earlier_runs = (spec for spec in earlier_jobs if spec.purpose in TRIALS)
+    separate_cases = {spec.case_id for spec in earlier_runs if not spec.allocation}
     plans = {}
     for case, jobs in variants.items():
-        if case not in separate:
-            scheduler = schedulers.find(jobs[0].spec)
-            most = _count_most(launch, builds, len(jobs), True)
-            plans[case] = scheduler.plan_allocation(jobs, most)
+        if case not in separate_cases:
+            (reference, *_) = jobs
+            scheduler = schedulers.find(reference.spec)
+            runs = _count_most_runs(launch, builds, len(jobs), is_shared=True)
+            plans[case] = scheduler.plan_allocation(jobs, runs)
     return plans
 
 
@@ -69,10 +72,15 @@ def count_trials(
     builds: Builds,
     allocations: Mapping[str, AllocationPlan],
 ) -> dict[str, int]:
-    """Count the maximum number of runs of each configuration, by id, warm-ups included."""
-    shared = {case for case, plan in allocations.items() if plan.spec}
+    """Count the maximum number of runs of each configuration, by id.
+
+    Includes warm-ups.
+    """
+    shared_cases = {case for case, plan in allocations.items() if plan.spec}
     return {
-        case: _count_most(launch, builds, len(jobs), case in shared)
+        case: _count_most_runs(
+            launch, builds, len(jobs), is_shared=case in shared_cases
+        )
         for case, jobs in variants.items()
     }
 
@@ -86,26 +94,35 @@ def refuse_more_trials(
     """Refuse runs beyond the recorded maximum if they exceed the GPU-hour limit.
 
     `recorded` is the maximum number of runs by id that the session recorded when it
-    began. Raises LaunchError.
+    began. If no configuration has more runs, nothing is refused. Raises LaunchError.
     """
-    if any(most > recorded.get(case, 0) for case, most in runs.items()):
-        jobs = ((variants[case][0].spec, most) for case, most in runs.items())
-        refuse_hours(dict(estimate_hours(spec, most) for spec, most in jobs), limit)
+    if all(most <= recorded.get(case, 0) for case, most in runs.items()):
+        return
+    hours_by_case = {}
+    for case, most in runs.items():
+        (reference, *_) = variants[case]
+        description, hours = estimate_hours(reference.spec, most)
+        hours_by_case[description] = hours
+    refuse_hours(hours_by_case, limit)
 
 
-def _count_most(
-    launch: LaunchSettings, builds: Builds, variants: int, shared: bool
+def _count_most_runs(
+    launch: LaunchSettings, builds: Builds, variant_count: int, *, is_shared: bool
 ) -> int:
+    """Count the maximum number of runs of one configuration.
+
+    Includes the warm-ups, which only runs in a shared allocation have.
+    """
     if launch.ab:
-        return ab_policy.count_most_runs(variants, shared=shared)
-    warm_ups = WARMED[launch.purpose] if shared else 0
-    return search_policy.count_most_runs(variants, builds.most_runs) + warm_ups
+        return ab_policy.count_most_runs(variant_count, shared=is_shared)
+    warm_ups = MAX_WARM_UPS[launch.purpose] if is_shared else 0
+    return search_policy.count_most_runs(variant_count, builds.most_runs) + warm_ups
 
 
 def estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
     """Return a description of a configuration's runs, and their GPU-hours."""
-    text = f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id
-    return text, spec.gpu_hours * runs
+    description = f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id
+    return description, spec.gpu_hours * runs
 
 
 # --- records of a session, for resuming it --------------------------------------------
@@ -124,9 +141,12 @@ def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
 
 
 def _digest_spec(spec: JobSpec) -> str:
-    left_out = (*list_inherited_variables(spec.via), *spec.secrets)
-    environment = [pair for pair in spec.environment if pair[0] not in left_out]
-    build = filter(None, [spec.build])
+    omitted = (*list_inherited_variables(spec.via), *spec.secrets)
+    environment = [
+        (name, value) for name, value in spec.environment if name not in omitted
+    ]
+    # sessions record the hash: a job without a build command must keep its hash
+    build = [spec.build] if spec.build else []
     text = repr((spec.directory, spec.command, environment, *build))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -137,11 +157,13 @@ def digest_scripts(variants: Variants) -> dict[str, str]:
     The hash is "" if a script is unreadable. Scripts in a checkout that a build may
     change are omitted.
     """
-    every = (job for jobs in variants.values() for job in jobs)
-    scripts = {find_script(job) for job in every if not job.spec.build}
-    return {
-        str(script): digest_script(script) for script in sorted(filter(None, scripts))
-    }
+    scripts = set()
+    for jobs in variants.values():
+        for job in jobs:
+            script = find_script(job)
+            if script and not job.spec.build:
+                scripts.add(script)
+    return {str(script): digest_script(script) for script in sorted(scripts)}
 
 
 def refuse_changed(
@@ -156,17 +178,24 @@ def refuse_changed(
     builds, but no build may change. Sessions of earlier versions recorded no scripts.
     Raises LaunchError.
     """
-    for case, now in digest_variants(variants).items():
-        before = recorded.get("variants", {}).get(case, {})
-        changed = [name for name in now if before.get(name, now[name]) != now[name]]
-        if changed or (launch.ab and before.keys() != now.keys()):
+    recorded_variants = recorded.get("variants", {})
+    for case, digests in digest_variants(variants).items():
+        recorded_digests = recorded_variants.get(case, {})
+        changed = [
+            name
+            for name, digest in digests.items()
+            if name in recorded_digests and recorded_digests[name] != digest
+        ]
+        has_other_names = recorded_digests.keys() != digests.keys()
+        if changed or (launch.ab and has_other_names):
             which = f": {changed[0]}" if changed else ""
             raise LaunchError(
                 f"{launch.ab or launch.bisect}: the variants differ from those with which session {session} began{which}"
             )
-    scripts = recorded.get("scripts", {})
+    recorded_scripts = recorded.get("scripts", {})
     for path, digest in digest_scripts(variants).items():
-        if scripts.get(path) and scripts[path] != digest:
+        recorded_digest = recorded_scripts.get(path)
+        if recorded_digest and recorded_digest != digest:
             raise LaunchError(
                 f"{path}: the script changed since session {session} began, and runs of "
                 "both would be mixed: restore the script, or start a new session"
@@ -194,10 +223,8 @@ def restore_noise(recorded: Mapping[str, tuple[float, float, str]]) -> dict[str,
         case: Noise(float(sigma), float(freedom), str(source), measured=True)
         for case, (sigma, freedom, source) in recorded.items()
     }
-    for noise_record in noise.values():
-        if not (
-            0 < noise_record.sigma < math.inf
-            and 0 < noise_record.degrees_of_freedom < math.inf
-        ):
+    for value in noise.values():
+        numbers = (value.sigma, value.degrees_of_freedom)
+        if not all(0 < number < math.inf for number in numbers):
             raise ValueError(f"the noise is {recorded!r:.40}")
     return noise
