@@ -45,8 +45,10 @@ MOST_VARIANTS = 8  # of an A/B
 MOST_BUILDS = 512  # of a search
 
 # range of `most_runs`, the cap of a search: the end builds alone may need eight runs
-MOST_RUNS = (8, 10_000)
-ALLOCATIONS = ("shared", "separate")  # values of `allocation`; the first is the default
+RANGE_OF_MOST_RUNS = (8, 10_000)
+
+# the values of `allocation`; the first is the default
+SHARED, SEPARATE = ALLOCATIONS = ("shared", "separate")
 
 CHECKOUTS = "checkouts"
 """Folder in the journal's folder that contains the checkouts of commits."""
@@ -54,6 +56,7 @@ CHECKOUTS = "checkouts"
 GIT_SECONDS = 600.0  # for a checkout on a slow file system
 
 _VARIABLE = Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)")
+# a commit as git accepts it: v1.0, HEAD~3, main@{1}, a1b2c3d
 _COMMIT = r"(?a:[A-Za-z0-9][A-Za-z0-9_./@^~{}-]*)"
 _VARIANT = Fields(
     {
@@ -88,10 +91,8 @@ def read_variants(path: Path) -> Builds:
 
     Raises LaunchError, with the line, if a variant is invalid or there are too many.
     """
-    return _make_builds(
-        _read(path, {"variants": Items(_VARIANT, least=2, most=MOST_VARIANTS)}, {}),
-        path,
-    )
+    keys: dict[str, Spec] = {"variants": Items(_VARIANT, least=2, most=MOST_VARIANTS)}
+    return _make_builds(_read_variants_file(path, required=keys, optional={}), path)
 
 
 def read_builds(path: Path) -> Builds:
@@ -105,48 +106,55 @@ def read_builds(path: Path) -> Builds:
             "two commits such as v1.0..HEAD", rf"{_COMMIT}(?<!\.)\.\.{_COMMIT}"
         ),
         "build": Items(Text("one word of a command", r"[^\0]+")),
-        "most_runs": Number(*MOST_RUNS, whole=True),
+        "most_runs": Number(*RANGE_OF_MOST_RUNS, whole=True),
     }
-    return _make_builds(_read(path, {}, keys), path)
+    return _make_builds(_read_variants_file(path, required={}, optional=keys), path)
 
 
-def _read(
-    path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]
+def _read_variants_file(
+    path: Path, *, required: Mapping[str, Spec], optional: Mapping[str, Spec]
 ) -> YamlMapping:
+    """Read a file of variants with these keys, besides `schema` and `allocation`.
+
+    Raises LaunchError, with the line, if the file is invalid.
+    """
     root = read_document(path, what="file of variants", raises=LaunchError)
     allocation = Text("shared or separate", choices=ALLOCATIONS)
     fields = Fields(
         {"schema": Number(1, 1, whole=True), **required},
         {"allocation": allocation, **optional},
     )
-    return read_entry(path, root, fields, check=_check, raises=LaunchError)
-
-
-def _make_builds(entry: YamlMapping, path: Path) -> Builds:
-    return Builds(
-        variants=tuple(
-            _make_variant(variant, path.absolute().parent)
-            for variant in entry.get("variants") or ()
-        ),
-        commits=entry.get("commits") or "",
-        build=tuple(entry.get("build") or ()),
-        most_runs=entry.get("most_runs"),
-        separate=entry.get("allocation") == ALLOCATIONS[1],
+    return read_entry(
+        path, root, fields, check=_check_variants_file, raises=LaunchError
     )
 
 
-def _check(entry: YamlMapping, report: Report) -> None:
+def _make_builds(entry: YamlMapping, path: Path) -> Builds:
+    """Convert the content of a variants file. `path` is the file."""
+    home = path.absolute().parent
+    variants = entry.get("variants") or ()
+    return Builds(
+        variants=tuple(_make_variant(variant, home) for variant in variants),
+        commits=entry.get("commits") or "",
+        build=tuple(entry.get("build") or ()),
+        most_runs=entry.get("most_runs"),
+        separate=entry.get("allocation") == SEPARATE,
+    )
+
+
+def _check_variants_file(entry: YamlMapping, report: Report) -> None:
     """Report contradicting keys, repeated names and identical variants of a file."""
-    if ("variants" in entry.lines) == ("commits" in entry.lines):
+    has_variants, has_commits = "variants" in entry.lines, "commits" in entry.lines
+    if has_variants == has_commits:
         report(entry.line, "expected either `variants` or `commits`")
-    if "build" in entry.lines and "commits" not in entry.lines:
+    if "build" in entry.lines and not has_commits:
         report(
             entry.lines["build"],
             "found a build command without `commits`, expected `commits`",
         )
     variants = entry.get("variants") or ()
-    first_lines: dict[str, int] = {}
-    settings: dict[str, str] = {}
+    first_lines: dict[str, int] = {}  # the line of each name
+    name_by_settings: dict[str, str] = {}
     for variant in variants:
         name = variant["name"]
         if name in first_lines:
@@ -160,30 +168,27 @@ def _check(entry: YamlMapping, report: Report) -> None:
                 variant.lines["commit"],
                 "found both `commit` and `folder`, expected one of them",
             )
-        plain = [
-            (key, variant[key])
-            for key in sorted(variant.lines.keys() - {"name", "environment"})
-        ]
-        content = repr((plain, _list_environment(variant)))
-        if content in settings:
+        keys = sorted(variant.lines.keys() - {"name", "environment"})
+        pairs = [(key, variant[key]) for key in keys]
+        settings = repr((pairs, _list_environment(variant)))
+        if settings in name_by_settings:
             report(
                 variant.line,
-                f"found {name!r} identical to {settings[content]!r}, expected a difference",
+                f"found {name!r} identical to {name_by_settings[settings]!r}, expected a difference",
             )
-        settings.setdefault(content, name)
+        name_by_settings.setdefault(settings, name)
 
 
 def _list_environment(entry: YamlMapping) -> list[tuple[str, str]]:
     """Return the variables of a variant, sorted by name."""
     environment = entry.get("environment")
-    return (
-        sorted((name, str(value)) for name, value in environment.values.items())
-        if environment
-        else []
-    )
+    if not environment:
+        return []
+    return sorted((name, str(value)) for name, value in environment.values.items())
 
 
 def _make_variant(entry: YamlMapping, home: Path) -> Variant:
+    """Convert a variant of a file; a relative folder is resolved against `home`."""
     folder = entry.get("folder")
     return Variant(
         name=entry["name"],
@@ -206,30 +211,28 @@ def install_variant(
     spec, facts, key = job.spec, job.facts, job.spec.key
     installed = find_installed(key, cluster) or InstalledRecipe(key.recipe, key.release)
     environment = dict(installed.environment) | dict(variant.environment)
-    switches = {
-        **dict.fromkeys(name for name, _ in facts.forbidden),
-        **list_switches(facts),
-    }
-    if refused := next(
-        (name for name, _ in variant.environment if name in switches), ""
-    ):
-        raise LaunchError(
-            f"variant {variant.name}: {refused} may not be set: the recipe forbids it, or it belongs to another purpose"
-        )
+    forbidden = {name for name, _ in facts.forbidden}
+    refused = forbidden.union(list_switches(facts))
+    for name, _ in variant.environment:
+        if name in refused:
+            raise LaunchError(
+                f"variant {variant.name}: {name} may not be set: the recipe forbids it, or it belongs to another purpose"
+            )
     if variant.image:
         _require_image(variant, spec, facts)
         environment[IMAGE] = variant.image
     folder = variant.folder or installed.folder
     if variant.commit:
         folder = _check_out(variant, installed.folder or spec.directory, journal, run)
-    installed = replace(
+    installed_variant = replace(
         installed,
         recipe=key.recipe,
         release=key.release,
         folder=folder,
         environment=tuple(environment.items()),
     )
-    return replace(cluster, installed=(installed, *cluster.installed))
+    # find_installed uses the first match
+    return replace(cluster, installed=(installed_variant, *cluster.installed))
 
 
 def refuse_ineffective(
@@ -243,10 +246,13 @@ def refuse_ineffective(
     environment = dict(spec.environment)
     for name, text in variant.environment:
         value = fill_references(text, caller, f"variant {variant.name}: {name}")
-        actual = environment.get(name, "")
+        actual = environment.get(name)
+        if actual == value:
+            continue
         # a virtual environment prepends its folder to PATH
-        is_extended = name == "PATH" and actual.endswith(f"{os.pathsep}{value}")
-        if not (name in environment and actual == value) and not is_extended:
+        suffix = f"{os.pathsep}{value}"
+        is_extended = name == "PATH" and actual and actual.endswith(suffix)
+        if not is_extended:
             raise LaunchError(
                 f"variant {variant.name}: {name} has no effect: the launcher or the configuration sets it for "
                 f"{spec.case_id}; remove it"
@@ -258,31 +264,32 @@ def refuse_same(jobs: Sequence[PlannedJob]) -> None:
 
     Raises LaunchError.
     """
-    names: dict[object, str] = {}
-    for spec in (job.spec for job in jobs):
-        job = (
+    variant_by_content: dict[object, str] = {}
+    for job in jobs:
+        spec = job.spec
+        content = (
             os.path.realpath(spec.directory),
             spec.command,
             frozenset(spec.environment),
             spec.build,
         )
-        if job in names:
+        if content in variant_by_content:
             raise LaunchError(
-                f"variant {spec.variant}: its job is identical to that of {names[job]} ({spec.case_id}): expected "
+                f"variant {spec.variant}: its job is identical to that of {variant_by_content[content]} ({spec.case_id}): expected "
                 "a difference"
             )
-        names[job] = spec.variant
+        variant_by_content[content] = spec.variant
 
 
 def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
     """Raise LaunchError if the recipe has no variable for the image of a variant."""
-    documented = {name for name, _ in (*facts.required, *facts.optional)}
-    commands = (
-        command.command for command in facts.commands if command.via == spec.via
+    documented_variables = {name for name, _ in (*facts.required, *facts.optional)}
+    is_in_command = any(
+        "{image}" in command.command
+        for command in facts.commands
+        if command.via == spec.via
     )
-    if IMAGE not in documented and not any(
-        "{image}" in command for command in commands
-    ):
+    if IMAGE not in documented_variables and not is_in_command:
         raise LaunchError(
             f"variant {variant.name}: image: the document of {facts.recipe} {facts.release} names no variable for an "
             "image: set the variable that its launch.sh reads under `environment`"
@@ -290,9 +297,10 @@ def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
 
 
 def find_checkout(folder: Path, journal: Path) -> Path:
-    """Find the checkout that contains a folder."""
+    """Find the checkout that contains a folder; `journal` is the journal's folder."""
     checkouts = journal.absolute() / CHECKOUTS
-    return checkouts / folder.relative_to(checkouts).parts[0]
+    (commit, *_) = folder.relative_to(checkouts).parts
+    return checkouts / commit
 
 
 def find_without_script(
@@ -300,21 +308,20 @@ def find_without_script(
 ) -> list[PlannedJob]:
     """Find the inner builds of a search whose commit has no script to run.
 
-    Such builds are treated as failed; the end builds are not checked.
+    Such builds are treated as failed; the end builds are not checked. Empty for an A/B.
+    `journal` is the journal's folder.
     """
     checkouts = journal.absolute() / CHECKOUTS
-    between = (
-        job
-        for jobs in variants.values()
-        for job in jobs[1:-1]
-        if job.spec.purpose is Purpose.BISECT
-    )
-    scripts = ((job, find_script(job)) for job in between)
-    return [
-        job
-        for job, file in scripts
-        if file and file.is_relative_to(checkouts) and not os.path.isfile(file)
-    ]
+    without_script = []
+    for jobs in variants.values():
+        inner_jobs = jobs[1:-1]
+        for job in inner_jobs:
+            script = find_script(job)
+            if job.spec.purpose is not Purpose.BISECT or script is None:
+                continue
+            if script.is_relative_to(checkouts) and not os.path.isfile(script):
+                without_script.append(job)
+    return without_script
 
 
 def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
@@ -323,28 +330,33 @@ def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
     Follows first parents only, like `git log --first-parent`. Raises LaunchError.
     """
     good, dots, bad = text.partition("..")
-    if not (
-        dots and re.fullmatch(_COMMIT, good) and re.fullmatch(_COMMIT, bad)
-    ) or bad.startswith("."):
+    # of GOOD...BAD, another kind of range, the second commit begins with a dot
+    are_commits = re.fullmatch(_COMMIT, good) and re.fullmatch(_COMMIT, bad)
+    if not dots or not are_commits:
         raise LaunchError(f"git:{text}: expected two commits such as git:v1.0..HEAD")
-    call = partial(_call_git, f"git:{text}", folder, run)
+    call_git = partial(_call_git, f"git:{text}", folder, run)
     first, last = (
-        call("rev-parse", "--verify", "--end-of-options", f"{end}^{{commit}}")
+        call_git("rev-parse", "--verify", "--end-of-options", f"{end}^{{commit}}")
         for end in (good, bad)
     )
-    listed = call(
+    after_first = call_git(
         "rev-list",
         "--reverse",
         "--first-parent",
         f"--max-count={MOST_BUILDS}",
         f"{first}..{last}",
     ).split()
-    if not listed or listed[-1] != last or call("rev-parse", f"{listed[0]}^") != first:
+    if (
+        not after_first
+        or after_first[-1] != last
+        or call_git("rev-parse", f"{after_first[0]}^") != first
+    ):
         raise LaunchError(
             f"git:{text}: expected up to {MOST_BUILDS - 1} commits from the good to the bad commit, following "
             "the first parents of the bad commit"
         )
-    return tuple(Variant(commit[:12], commit=commit) for commit in (first, *listed))
+    commits = (first, *after_first)
+    return tuple(Variant(name=commit[:12], commit=commit) for commit in commits)
 
 
 def _call_git(prefix: str, folder: Path, run: Runner, *words: str) -> str:
@@ -352,15 +364,16 @@ def _call_git(prefix: str, folder: Path, run: Runner, *words: str) -> str:
 
     Raises LaunchError, starting with `prefix`, if git fails.
     """
-    done = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
-    if done.code:
-        lines = (done.err or done.out).strip().splitlines() or [
-            f"exit code {done.code}"
-        ]
-        # git may print hints after the error
-        reason = next((line for line in lines if line.startswith("fatal:")), lines[-1])
+    output = run(("git", "-C", str(folder), *words), timeout=GIT_SECONDS)
+    if output.code:
+        reason = f"exit code {output.code}"
+        lines = (output.err or output.out).strip().splitlines()
+        if lines:
+            errors = [line for line in lines if line.startswith("fatal:")]
+            # git may print hints after the error
+            reason = errors[0] if errors else lines[-1]
         raise LaunchError(f"{prefix}: git in {folder}: {reason}")
-    return done.out.strip()
+    return output.out.strip()
 
 
 def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Path:
@@ -368,29 +381,23 @@ def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Pa
 
     Checks the commit out if necessary. Raises LaunchError.
     """
-    call = partial(
-        _call_git, f"variant {variant.name}: commit {variant.commit}", folder, run
-    )
-    commit = call(
+    prefix = f"variant {variant.name}: commit {variant.commit}"
+    call_git = partial(_call_git, prefix, folder, run)
+    commit = call_git(
         "rev-parse", "--verify", "--end-of-options", f"{variant.commit}^{{commit}}"
     )
     if not re.fullmatch(r"[0-9a-f]{40,64}", commit):
-        raise LaunchError(
-            f"variant {variant.name}: commit {variant.commit}: git has no such commit in {folder}"
-        )
-    prefix = call("rev-parse", "--show-prefix")
+        raise LaunchError(f"{prefix}: git has no such commit in {folder}")
+    subfolder = call_git(
+        "rev-parse", "--show-prefix"
+    )  # "" at the top of the repository
     checkout = journal.absolute() / CHECKOUTS / commit
-    _make_checkout(checkout, call)
-    _require_unchanged(
-        checkout,
-        partial(
-            _call_git, f"variant {variant.name}: commit {variant.commit}", checkout, run
-        ),
-    )
-    return checkout / prefix if prefix else checkout
+    _make_checkout(checkout, call_git)
+    _require_unchanged(checkout, partial(_call_git, prefix, checkout, run))
+    return checkout / subfolder if subfolder else checkout
 
 
-def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
+def _make_checkout(checkout: Path, call_git: Callable[..., str]) -> None:
     """Check a commit out unless a complete checkout exists.
 
     A `.part` file next to the checkout marks it as incomplete; it remains if the
@@ -398,7 +405,7 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
     commit out.
     """
     marker = checkout.with_name(f"{checkout.name}.part")
-    if _is_whole(checkout, marker):
+    if _is_complete(checkout, marker):
         return
     try:
         checkout.parent.mkdir(parents=True, exist_ok=True)
@@ -408,8 +415,8 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
                 f"{checkout}: another session is checking out this commit: retry when that is done"
             )
         try:
-            if not _is_whole(checkout, marker):
-                _check_out_anew(checkout, marker, call)
+            if not _is_complete(checkout, marker):
+                _check_out_anew(checkout, marker, call_git)
         finally:
             os.close(lock)
     except OSError as error:
@@ -418,11 +425,12 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
         ) from None
 
 
-def _is_whole(checkout: Path, marker: Path) -> bool:
+def _is_complete(checkout: Path, marker: Path) -> bool:
+    """True if a checkout exists and git has finished it."""
     return (checkout / ".git").is_file() and not marker.exists()
 
 
-def _check_out_anew(checkout: Path, marker: Path, call: Callable[..., str]) -> None:
+def _check_out_anew(checkout: Path, marker: Path, call_git: Callable[..., str]) -> None:
     """Check out a commit into a new folder.
 
     `marker` exists while git works, so that an interrupted checkout is made again.
@@ -435,7 +443,7 @@ def _check_out_anew(checkout: Path, marker: Path, call: Callable[..., str]) -> N
     marker.touch()
     # --force twice: overrides a registered worktree whose folder is gone, and the lock
     # that git keeps while it checks out
-    call(
+    call_git(
         "worktree",
         "add",
         "--force",
@@ -447,14 +455,17 @@ def _check_out_anew(checkout: Path, marker: Path, call: Callable[..., str]) -> N
     marker.unlink()
 
 
-def _require_unchanged(checkout: Path, call: Callable[..., str]) -> None:
+def _require_unchanged(checkout: Path, call_git: Callable[..., str]) -> None:
     """Refuse a checkout whose tracked files or commit have changed.
 
     Untracked files, such as those of a build, are allowed. Raises LaunchError.
     """
-    changed = call("status", "--porcelain", "--untracked-files=no").splitlines()
-    change = f"{changed[0].split(maxsplit=1)[-1]} was changed" if changed else ""
-    if call("rev-parse", "HEAD") != checkout.name:
+    change = ""
+    changed = call_git("status", "--porcelain", "--untracked-files=no").splitlines()
+    if changed:  # such as `M launch.sh`
+        path = changed[0].split(maxsplit=1)[-1]
+        change = f"{path} was changed"
+    if call_git("rev-parse", "HEAD") != checkout.name:
         change = "another commit is checked out"
     if change:
         raise LaunchError(
