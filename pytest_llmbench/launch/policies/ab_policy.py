@@ -60,7 +60,12 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     ledger = read_ledger(history, policy)
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
-    step = next_step(ledger.made, len(policy.names), policy.earlier, ledger.allocation)
+    step = next_step(
+        ledger.ordered_trials,
+        variant_count=len(policy.names),
+        noise=policy.earlier,
+        allocation=ledger.allocation,
+    )
     if isinstance(step, NextTrial):
         return plan_trial(ledger, step)
     outcomes = {answer.outcome for answer in step}
@@ -89,9 +94,9 @@ def next_step(
 ) -> NextTrial | tuple[PairedAnswer, ...]:
     """Choose the next run, or at the end return the answers for all but the reference.
 
-    `variant_count` includes the reference. `noise` is the noise of earlier A/Bs. `allocation` is
-    the number of the current allocation, in which the first run of each variant is a
-    warm-up; None if each run is a separate job.
+    `variant_count` includes the reference. `noise` is the noise of earlier A/Bs.
+    `allocation` is the number of the current allocation, in which the first run of each
+    variant is a warm-up; None if each run is a separate job.
 
     An interim analysis follows 2, 3 and 4 pairs. A variant is SLOWER or FASTER if its
     interval excludes 0. After the last analysis it is ALIKE if the interval lies within
@@ -104,28 +109,29 @@ def next_step(
     undecided = list(range(1, variant_count))
     for rounds in range(1, MOST_PAIRS + 1):
         for variant in undecided:
-            if outcome := _find_end(trials, variant, rounds):
+            if outcome := _find_failed_outcome(trials, variant, rounds):
+                pairs = _count_pairs(trials, variant)
                 answers[variant] = PairedAnswer(
-                    variant,
-                    outcome,
-                    _count_pairs(trials, variant),
-                    estimates.get(variant),
+                    variant, outcome, pairs, estimates.get(variant)
                 )
         undecided = [variant for variant in undecided if variant not in answers]
         if not undecided:
             break
-        running = [REFERENCE, *undecided]
-        end = find_round_end(trials, running, rounds)
-        if end is None:
-            warm_up = choose_warm_up(trials, running, allocation)
-            return warm_up or NextTrial(choose_in_round(trials, running, rounds))
+        in_round = [REFERENCE, *undecided]
+        trial_count = find_round_end(trials, in_round, rounds)
+        if trial_count is None:  # the round is unfinished
+            warm_up = choose_warm_up(trials, in_round, allocation)
+            return warm_up or NextTrial(choose_in_round(trials, in_round, rounds))
         if rounds < FIRST_ANALYSIS:
             continue
-        fits = _fit(list_measured(trials[:end]))
+        # an interim analysis does not use the runs of later rounds
+        fits = _fit_differences(list_measured(trials[:trial_count]))
         level = get_level(rounds, noise, comparisons=variant_count - 1)
         for variant in undecided:
             estimates[variant] = estimate_difference(fits[variant], level, noise)
-            if outcome := _answer(estimates[variant], is_last=rounds == MOST_PAIRS):
+            if outcome := _decide_outcome(
+                estimates[variant], is_last=rounds == MOST_PAIRS
+            ):
                 answers[variant] = PairedAnswer(
                     variant, outcome, rounds, estimates[variant]
                 )
@@ -133,26 +139,33 @@ def next_step(
     return tuple(answers[variant] for variant in sorted(answers))
 
 
-def _find_end(
+def _find_failed_outcome(
     trials: Sequence[Trial], variant: int, rounds: int
 ) -> PairedOutcome | None:
-    """Return the outcome of a variant that gets no further pair, or None."""
-    for either, outcome in (
+    """Return the outcome of a variant that gets no further pair, or None.
+
+    The reference or the variant failed before it had `rounds` runs.
+    """
+    for side, outcome in (
         (REFERENCE, PairedOutcome.REFERENCE_DOES_NOT_RUN),
         (variant, PairedOutcome.DOES_NOT_RUN),
     ):
-        if count_measured(trials, either) < rounds:
-            failure = find_failure(trials, either)
-            if failure:
-                return PairedOutcome.LOST if failure is TrialOutcome.LOST else outcome
+        if count_measured(trials, side) >= rounds:
+            continue
+        failure = find_failure(trials, side)
+        if failure is TrialOutcome.LOST:
+            return PairedOutcome.LOST
+        if failure:
+            return outcome
     return None
 
 
 def _count_pairs(trials: Sequence[Trial], variant: int) -> int:
+    """Count the pairs of a run of the reference and a run of the variant."""
     return min(count_measured(trials, REFERENCE), count_measured(trials, variant))
 
 
-def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
+def _decide_outcome(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
     """Return the outcome of an interim analysis, or None if another pair may decide."""
     if estimate.low > 0:
         return PairedOutcome.SLOWER
@@ -160,12 +173,12 @@ def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
         return PairedOutcome.FASTER
     if not is_last:
         return None
-    limit = math.log1p(MARGIN)
-    is_within = -limit < estimate.low and estimate.high < limit
-    return PairedOutcome.ALIKE if is_within else PairedOutcome.CANNOT_TELL
+    margin = math.log1p(MARGIN)  # estimates are differences of logarithms
+    is_within_margin = -margin < estimate.low and estimate.high < margin
+    return PairedOutcome.ALIKE if is_within_margin else PairedOutcome.CANNOT_TELL
 
 
-def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
+def _fit_differences(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     """Estimate the difference of each variant from the reference by least squares.
 
     The model has a constant, a linear trend over the runs and one effect per variant.
@@ -175,19 +188,17 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     logarithms = np.array([run.logarithm for run in measured])
     variants = np.array([run.variant for run in measured])
     positions = np.array([run.position for run in measured], dtype=float)
-    columns = [
-        np.ones(len(measured)),
-        positions - positions.mean(),
-        *(variants == variant for variant in compared),
-    ]
-    design = np.stack(columns, axis=1)
+    constant = np.ones(len(measured))
+    trend = positions - positions.mean()
+    effects = [variants == variant for variant in compared]
+    design = np.stack([constant, trend, *effects], axis=1)
+    first_effect = 2  # the column of the first effect
     inverse = np.linalg.inv(design.T @ design)
-    levels = inverse @ (design.T @ logarithms)
+    coefficients = inverse @ (design.T @ logarithms)
     # All runs of one variant may be rounded up, and all runs of another variant down.
-    roundings = np.abs(inverse @ design.T) @ np.array(
-        [run.rounding for run in measured]
-    )
-    residuals = logarithms - design @ levels
+    roundings_of_runs = np.array([run.rounding for run in measured])
+    roundings = np.abs(inverse @ design.T) @ roundings_of_runs
+    residuals = logarithms - design @ coefficients
     sum_of_squares = float(residuals @ residuals)
     degrees_of_freedom = float(len(measured) - design.shape[1])
     counts = {
@@ -195,13 +206,12 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     }
     return {
         variant: Fit(
-            float(levels[column]),
-            float(inverse[column, column]),
-            sum_of_squares,
-            degrees_of_freedom,
-            (counts[REFERENCE], counts[variant]),
+            difference=float(coefficients[column]),
+            factor=float(inverse[column, column]),
+            squares=sum_of_squares,
+            freedom=degrees_of_freedom,
+            runs=(counts[REFERENCE], counts[variant]),
             rounding=float(roundings[column]),
         )
-        # columns 0 and 1 are the constant and the trend
-        for column, variant in enumerate(compared, 2)
+        for column, variant in enumerate(compared, start=first_effect)
     }

@@ -37,11 +37,15 @@ def next_runs(history: RunHistory, policy: NodePolicy) -> NextRuns | Conclusion:
     """
     if history.finding is None or not list_suspects(history):
         return Conclusion()
-    again = history.finding.again
-    may_confirm = history.finding.suspects and len(again) == history.spec.nodes
-    confirmation = build_confirmation(history.run_spec, again) if may_confirm else None
-    specs = filter(None, (confirmation, policy.check))
-    return NextRuns(tuple(NextJob(spec, 1, policy.number) for spec in specs))
+    specs: list[JobSpec] = []
+    nodes = history.finding.again  # of the slowest run with suspects
+    if history.finding.suspects and len(nodes) == history.spec.nodes:
+        specs.append(build_confirmation(history.run_spec, nodes))
+    if policy.check:
+        specs.append(policy.check)
+    return NextRuns(
+        tuple(NextJob(spec, attempt=1, repeat=policy.number) for spec in specs)
+    )
 
 
 def list_suspects(history: RunHistory) -> tuple[str, ...]:
@@ -52,14 +56,11 @@ def list_suspects(history: RunHistory) -> tuple[str, ...]:
 
 def list_doubtful(history: RunHistory) -> set[str]:
     """Return the slow and suspect nodes, and the nodes of infrastructure failures."""
-    infrastructure = Blame.INFRASTRUCTURE
-    lost_jobs = (
-        ended.job for ended in history.ended if ended.end.blame is infrastructure
-    )
-    return {
-        *list_suspects(history),
-        *(node for lost_job in lost_jobs for node in get_nodes(lost_job)),
-    }
+    nodes = set(list_suspects(history))
+    for ended in history.ended:
+        if ended.end.blame is Blame.INFRASTRUCTURE:
+            nodes.update(get_nodes(ended.job))
+    return nodes
 
 
 def pin_nodes(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
@@ -76,9 +77,10 @@ def build_confirmation(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
 
 
 def describe_confirmation(ended: EndedJob, evidence: str) -> tuple[str, ...]:
-    """Describe the end of a run on suspect nodes.
+    """Describe the end of a run on suspect nodes by two texts: evidence and outcome.
 
-    `evidence` is the text about these nodes from the stored history, or "".
+    `evidence` is the text about these nodes from the stored history, or "". Empty if
+    the run was not compared with the history.
     """
     if ended.problem:
         return (evidence, f"not confirmed: {ended.problem.text}")
@@ -92,7 +94,8 @@ def describe_confirmation(ended: EndedJob, evidence: str) -> tuple[str, ...]:
 
 def describe_check(ended: EndedJob, printed: str) -> str:
     """Describe the end of the site's node check; `printed` is its last output."""
-    job, end, nodes = ended.job, ended.end, get_nodes(ended.job)
+    job, end = ended.job, ended.end
+    nodes = get_nodes(job)
     name = f" (job {job.job_id})" if job.job_id else ""
     location = f" on {formatting.fold_nodes(nodes)}" if nodes else ""
     outcome = end.text if end.blame is not Blame.NONE else "exit code 0"
@@ -100,5 +103,5 @@ def describe_check(ended: EndedJob, printed: str) -> str:
         outcome = f"it did not end within {CHECK_MINUTES} minutes"
     if job.refused and ended.problem:
         outcome = f"not submitted: {ended.problem.text}"
-    head = f"node check{location}{name}: {outcome}"
-    return f"{head}; it printed: {printed}" if printed else head
+    summary = f"node check{location}{name}: {outcome}"
+    return f"{summary}; it printed: {printed}" if printed else summary

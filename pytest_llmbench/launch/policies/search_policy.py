@@ -87,9 +87,11 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
     builds = len(policy.names)
-    step = next_step(ledger.made, builds, policy.cap, policy.earlier)
+    step = next_step(ledger.ordered_trials, builds, policy.cap, policy.earlier)
     if isinstance(step, NextTrial):
-        warm_up = choose_warm_up(ledger.made, (0, builds - 1), ledger.allocation)
+        warm_up = choose_warm_up(
+            ledger.ordered_trials, (0, builds - 1), ledger.allocation
+        )
         return plan_trial(ledger, warm_up or step)
     reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
     failed = reason is Reason.PURPOSE_MISSED

@@ -104,8 +104,7 @@ def find_failure(trials: Sequence[Trial], variant: int) -> TrialOutcome | None:
     outcomes = [trial.outcome for trial in trials if trial.variant == variant]
     if outcomes.count(TrialOutcome.DOES_NOT_RUN) >= MOST_FAILURES:
         return TrialOutcome.DOES_NOT_RUN
-    last = outcomes[-MOST_LOST:]
-    is_lost = len(last) == MOST_LOST and set(last) == {TrialOutcome.LOST}
+    is_lost = outcomes[-MOST_LOST:] == [TrialOutcome.LOST] * MOST_LOST
     return TrialOutcome.LOST if is_lost else None
 
 
@@ -116,12 +115,12 @@ def find_round_end(
     trials: Sequence[Trial], variants: Sequence[int], rounds: int
 ) -> int | None:
     """Return the number of trials after which each variant had `rounds` runs, or None."""
-    remaining = dict.fromkeys(variants, rounds)
-    for index, trial in enumerate(trials):
+    missing_runs = dict.fromkeys(variants, rounds)
+    for trial_count, trial in enumerate(trials, start=1):
         if is_measured(trial, variants):
-            remaining[trial.variant] -= 1
-            if max(remaining.values()) <= 0:
-                return index + 1
+            missing_runs[trial.variant] -= 1
+            if max(missing_runs.values()) <= 0:
+                return trial_count
     return None if rounds else 0
 
 
@@ -133,11 +132,13 @@ def choose_in_round(
     The order alternates (AB BA BA AB), which cancels a linear drift. Lost and failed
     runs are repeated at the end of their round.
     """
-    start = find_round_end(trials, variants, rounds - 1) or 0
-    tried = {trial.variant for trial in trials[start:] if not trial.is_warm_up}
-    order = list(variants) if rounds % 4 in (0, 1) else list(reversed(variants))
+    round_start = find_round_end(trials, variants, rounds - 1) or 0
+    tried = {trial.variant for trial in trials[round_start:] if not trial.is_warm_up}
+    is_forward = rounds % 4 in (0, 1)
+    order = variants if is_forward else list(reversed(variants))
     missing = [variant for variant in order if count_measured(trials, variant) < rounds]
-    return next((variant for variant in missing if variant not in tried), missing[0])
+    untried = [variant for variant in missing if variant not in tried]
+    return untried[0] if untried else missing[0]
 
 
 def choose_warm_up(
@@ -146,7 +147,7 @@ def choose_warm_up(
     """Choose the next warm-up in a shared allocation, or None.
 
     The first run of each variant in an allocation is a warm-up, except for variants
-    that do not start.
+    that get no further run.
     """
     if allocation is None:
         return None
@@ -157,20 +158,20 @@ def choose_warm_up(
         and trial.allocation == allocation
         and trial.outcome is TrialOutcome.MEASURED
     }
-    # variants that do not start: their failures end the trial
-    given_up = {variant for variant in variants if find_failure(trials, variant)}
-    remaining = (variant for variant in variants if variant not in warmed_up | given_up)
-    return next((NextTrial(variant, is_warm_up=True) for variant in remaining), None)
+    for variant in variants:
+        if variant not in warmed_up and not find_failure(trials, variant):
+            return NextTrial(variant, is_warm_up=True)
+    return None
 
 
 def get_level(pairs: int, earlier: Noise | None, comparisons: int = 1) -> float:
     """Return the one-sided significance level of the analysis after `pairs` pairs.
 
-    All `comparisons` share the significance level (Bonferroni).
+    `earlier` is the noise of earlier A/Bs. All `comparisons` share the significance
+    level (Bonferroni).
     """
-    return (LEVELS_WITH_NOISE if earlier else LEVELS)[
-        pairs - FIRST_ANALYSIS
-    ] / comparisons
+    levels = LEVELS_WITH_NOISE if earlier else LEVELS
+    return levels[pairs - FIRST_ANALYSIS] / comparisons
 
 
 # --- the trials of a history ----------------------------------------------------------
@@ -214,24 +215,27 @@ class TrialLedger:
     ended: set[int] = field(default_factory=set)  # the numbers of ended allocations
     trials: dict[int, Trial] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)  # "" if there is none
-    nodes_of: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    nodes_by_number: dict[int, tuple[str, ...]] = field(default_factory=dict)
     next_number: int = 1
 
     @property
-    def made(self) -> list[Trial]:
+    def ordered_trials(self) -> list[Trial]:
         """The trials in chronological order."""
         return [self.trials[number] for number in sorted(self.trials)]
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The nodes of the first measured run; empty before it."""
-        return next((self.nodes_of[number] for number in self._list_measured()), ())
+        first_number = next(self._list_measured_numbers(), None)
+        return () if first_number is None else self.nodes_by_number[first_number]
 
     @property
     def allocations(self) -> frozenset[int]:
         """The numbers of the allocations with a measured run."""
-        numbers = (self.trials[number].allocation for number in self._list_measured())
-        return frozenset(numbers) - {0}
+        numbers = {
+            self.trials[number].allocation for number in self._list_measured_numbers()
+        }
+        return frozenset(numbers - {0})  # 0: the run was a separate job
 
     @property
     def allocation(self) -> int | None:
@@ -244,11 +248,15 @@ class TrialLedger:
         return self.newest + 1 if self.newest in self.ended else self.newest
 
     def end_allocation(self, ended: EndedJob) -> None:
-        """Record the end of an allocation."""
+        """Record the end of an allocation.
+
+        Further runs are separate jobs if no nodes could be reserved, or if too many
+        allocations ended too early.
+        """
         job, end = ended.job, ended.end
         self.ended.add(job.repeat)
-        state = job.status.state if job.status else ""
-        if (end.blame is Blame.RUN and state == "FAILED") or not get_nodes(job):
+        has_failed = job.status is not None and job.status.state == "FAILED"
+        if (end.blame is Blame.RUN and has_failed) or not get_nodes(job):
             self.shared = None
             self.separate_reason = (
                 f"no nodes could be reserved: {job.problem or end.text}"
@@ -258,26 +266,21 @@ class TrialLedger:
                 f"{len(self.ended)} allocations ended too early; {end.text}"
             )
 
-    def _list_measured(self) -> Iterator[int]:
-        measured = TrialOutcome.MEASURED
-        return (
-            number
-            for number in sorted(self.trials)
-            if self.trials[number].outcome is measured
-        )
+    def _list_measured_numbers(self) -> Iterator[int]:
+        """Yield the numbers of the measured runs, warm-ups included, in order."""
+        for number in sorted(self.trials):
+            if self.trials[number].outcome is TrialOutcome.MEASURED:
+                yield number
 
 
 def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
     """Build the ledger from the ended jobs of a history."""
     allocation_plan = plan.allocation
-    ledger = TrialLedger(
-        plan,
-        allocation_plan,
-        allocation_plan.reason if allocation_plan else "",
-        newest=1,
-    )
-    if allocation_plan is None or allocation_plan.spec is None:
-        ledger.shared, ledger.newest = None, 0
+    reason = allocation_plan.reason if allocation_plan else ""
+    if allocation_plan and allocation_plan.spec:
+        ledger = TrialLedger(plan, allocation_plan, reason, newest=1)
+    else:
+        ledger = TrialLedger(plan, None, reason, newest=0)
     for ended in history.ended:
         job = ended.job
         if job.spec.purpose is Purpose.ALLOCATION:
@@ -299,39 +302,42 @@ def _add_trial(ledger: TrialLedger, ended: EndedJob) -> None:
     """Add an ended run to the trials of the ledger."""
     job, spec = ended.job, ended.job.spec
     ledger.newest = max(ledger.newest, spec.allocation)
-    if not spec.allocation:
+    if not spec.allocation:  # after a separate job, all further runs are separate jobs
         ledger.shared = None
     outcome, problem = _find_outcome(ended, ledger)
-    seconds, rounding = None, 0.0
+    milliseconds, rounding = None, 0.0
     if ended.time:
         rounding = ended.time.rounding
-    if ended.time and outcome is TrialOutcome.MEASURED:
-        seconds = ended.time.seconds
+        if ended.time.seconds and outcome is TrialOutcome.MEASURED:
+            milliseconds = ended.time.seconds * 1000
     if _is_log_missing(ended):
         # the log may only be delayed, and the next run of the allocation has the same
         # job id and could write into it: end the allocation
         ledger.ended.add(spec.allocation)
-    milliseconds = seconds * 1000 if seconds else None
-    variant = ledger.plan.names.index(spec.variant)
     ledger.trials[job.repeat] = Trial(
-        variant, outcome, milliseconds, spec.warm_up, spec.allocation, rounding
+        variant=ledger.plan.names.index(spec.variant),
+        outcome=outcome,
+        step_time_ms=milliseconds,
+        is_warm_up=spec.warm_up,
+        allocation=spec.allocation,
+        rounding=rounding,
     )
     ledger.problems[job.repeat] = problem
-    ledger.nodes_of[job.repeat] = get_nodes(job)
+    ledger.nodes_by_number[job.repeat] = get_nodes(job)
 
 
 def _find_outcome(ended: EndedJob, ledger: TrialLedger) -> tuple[TrialOutcome, str]:
     """Return the outcome of a run, and its problem if it was not measured."""
     if ended.time is None:
-        return _find_failure(ended)
-    if not ended.time.seconds:
+        return _classify_failure(ended)
+    if not ended.time.seconds:  # the log has no usable step time
         return TrialOutcome.DOES_NOT_RUN, ended.time.problem
     problem = _describe_other_nodes(get_nodes(ended.job), ledger.nodes)
     outcome = TrialOutcome.LOST if problem else TrialOutcome.MEASURED
     return outcome, problem
 
 
-def _find_failure(ended: EndedJob) -> tuple[TrialOutcome, str]:
+def _classify_failure(ended: EndedJob) -> tuple[TrialOutcome, str]:
     """Distinguish a variant that does not run from a lost run; return the problem, too."""
     text = ended.problem.text if ended.problem else ""
     reason = ended.problem.reason if ended.problem else None
@@ -354,8 +360,9 @@ def _ended_with_allocation(ended: EndedJob) -> bool:
 def _is_log_missing(ended: EndedJob) -> bool:
     """True for a run in an allocation whose log is missing, perhaps only delayed."""
     reason = ended.problem.reason if ended.problem else None
-    missing = reason is Reason.LOG_MISSING and not _ended_with_allocation(ended)
-    return missing and ended.job.spec.allocation > 0
+    is_in_allocation = ended.job.spec.allocation > 0
+    is_missing = reason is Reason.LOG_MISSING and not _ended_with_allocation(ended)
+    return is_in_allocation and is_missing
 
 
 def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
@@ -372,21 +379,26 @@ def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
 
 
 def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
-    """Build the jobs of the next trial: its run, and a new allocation if needed."""
+    """Build the jobs of the next trial: its run, and a new allocation if needed.
+
+    The run uses the nodes of the first measured run.
+    """
     spec, nodes = ledger.plan.variants[step.variant], ledger.nodes
-    allocation, shared = ledger.allocation, ledger.shared
-    if allocation is None or shared is None:
-        run = NextJob(_pin(spec, nodes), 1, ledger.next_number)
-        return NextRuns((run,), releases=True)
+    allocation, allocation_plan = ledger.allocation, ledger.shared
+    if allocation is None or allocation_plan is None:
+        separate_job = NextJob(_pin(spec, nodes), repeat=ledger.next_number)
+        return NextRuns((separate_job,), releases=True)
     placed = place_run(spec, allocation, warm_up=step.is_warm_up)
-    run = NextJob(placed, 1, ledger.next_number)
-    measured = sum(is_measured(trial, (trial.variant,)) for trial in ledger.made)
-    allocation_spec = shared.size(max(ledger.plan.most - measured, 1))
+    run = NextJob(placed, repeat=ledger.next_number)
+    measured_count = sum(
+        is_measured(trial, (trial.variant,)) for trial in ledger.ordered_trials
+    )
+    remaining_count = max(ledger.plan.most - measured_count, 1)
+    allocation_spec = allocation_plan.size(remaining_count)
     if allocation == ledger.newest or allocation_spec is None:
         return NextRuns((run,))
-    return NextRuns(
-        (NextJob(_pin(allocation_spec, nodes), 1, allocation), run), releases=True
-    )
+    new_allocation = NextJob(_pin(allocation_spec, nodes), repeat=allocation)
+    return NextRuns((new_allocation, run), releases=True)
 
 
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
@@ -407,7 +419,11 @@ def conclude_trials(
     *,
     failed: bool = False,
 ) -> Conclusion:
-    """Conclude with the answers of a report; if `failed`, quote the last failed run."""
+    """Conclude with the answers of a report, and complete the report from the ledger.
+
+    `text` describes the answers. If `failed`, the conclusion quotes the problem of the
+    last failed run.
+    """
     report = dataclasses.replace(
         report,
         nodes=ledger.nodes,
@@ -416,36 +432,44 @@ def conclude_trials(
         cluster=ledger.plan.cluster,
         earlier=ledger.plan.earlier,
     )
-    problems = [problem for problem in ledger.problems.values() if problem]
-    quoted = problems[-1:] if failed else []
-    text = join_texts(_add_place(text, ledger), *quoted)
+    last_problem = ""
+    if failed:
+        problems = [problem for problem in ledger.problems.values() if problem]
+        last_problem = problems[-1] if problems else ""
+    text = join_texts(_add_location(text, ledger), last_problem)
     return _end_trials(ledger, text, reason, report)
 
 
 def conclude_without_hours(ledger: TrialLedger, purpose: Purpose) -> Conclusion:
     """Conclude without an answer because no GPU-hours remain for the next run."""
     text = f"the {NAMES[purpose]} is incomplete: a further run was not started"
-    return _end_trials(ledger, _add_place(text, ledger), Reason.PURPOSE_MISSED, None)
+    return _end_trials(ledger, _add_location(text, ledger), Reason.PURPOSE_MISSED, None)
 
 
 def _end_trials(
     ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None
 ) -> Conclusion:
     """Build the conclusion of a comparison or search."""
-    because = ledger.separate_reason if ledger.newest else ""
+    note = ""
+    # without an allocation, all runs were separate jobs from the start
+    if ledger.newest and ledger.separate_reason:
+        note = f"the last runs were separate jobs: {ledger.separate_reason}"
     return Conclusion(
         reason=reason,
         text=text,
         done=reason is not Reason.PURPOSE_MISSED,
         trials=TrialFacts(ledger.trials, ledger.problems, ledger.allocations),
         report=report,
-        note=f"the last runs were separate jobs: {because}" if because else "",
+        note=note,
     )
 
 
-def _add_place(text: str, ledger: TrialLedger) -> str:
-    nodes, allocations = ledger.nodes, len(ledger.allocations)
-    parts = [f"on {formatting.fold_nodes(nodes)}"] if nodes else []
-    if allocations:
-        parts.append(f"in {formatting.count_noun(allocations, 'allocation')}")
-    return f"{text} ({', '.join(parts)})" if parts else text
+def _add_location(text: str, ledger: TrialLedger) -> str:
+    """Append the nodes and the number of allocations of the runs, if known."""
+    locations = []
+    if ledger.nodes:
+        locations.append(f"on {formatting.fold_nodes(ledger.nodes)}")
+    if ledger.allocations:
+        count = formatting.count_noun(len(ledger.allocations), "allocation")
+        locations.append(f"in {count}")
+    return f"{text} ({', '.join(locations)})" if locations else text
