@@ -39,7 +39,7 @@ from pytest_llmbench.launch.policies.run_history import (
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.report.wording import phrase
 
-GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
+PASSED = (Verdict.PASS, Verdict.IMPROVEMENT)
 
 ONE_ANALYSIS = DecisionRule()  # both answers at the 5 % level
 ONE_ANALYSIS_OF_SEVERAL = DecisionRule(fewest=2)
@@ -67,9 +67,16 @@ class RepeatPolicy:
 def plan_repeats(
     settings: LaunchSettings, required: int = 1, *, always: bool = False
 ) -> RepeatPolicy:
-    """Build the repeat policy of a configuration that requires `required` runs."""
+    """Build the repeat policy of a configuration that requires `required` runs.
+
+    With `always`, all runs are made, whatever the first shows.
+    """
     return RepeatPolicy(
-        settings.repeats, required, settings.repeats_at_once, always, settings.retries
+        most=settings.repeats,
+        required=required,
+        at_once=settings.repeats_at_once,
+        always=always,
+        retries=settings.retries,
     )
 
 
@@ -112,21 +119,21 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         return None
     last = history.policy_jobs[-1]
     job = last.job
+    # an uncertain submission may still run, and must not be submitted again
     if job.submission is SubmissionState.UNCERTAIN or history.has_next_attempt(job):
         return None
-    # the exclusions of the policy; if the job had just these, only the requested ones
-    exclude = history.run_spec.exclude
-    if job.spec.exclude == exclude:
-        exclude = history.spec.exclude
-    if _was_refused(job) and job.spec.exclude != exclude:
-        spec = dataclasses.replace(job.spec, exclude=exclude)
-        return NextRuns(
-            (NextJob(spec, job.attempt + 1, job.repeat),), on_excluded_nodes=True
-        )
+    # drop the exclusion of the nodes of failed attempts first, of the slow nodes next
+    fewer_excluded = history.run_spec.exclude
+    if job.spec.exclude == fewer_excluded:
+        fewer_excluded = history.spec.exclude
+    if _was_refused(job) and job.spec.exclude != fewer_excluded:
+        spec = dataclasses.replace(job.spec, exclude=fewer_excluded)
+        next_job = NextJob(spec, attempt=job.attempt + 1, repeat=job.repeat)
+        return NextRuns((next_job,), on_excluded_nodes=True)
     if not _may_retry(history.ended, last, retries):
         return None
     spec = avoid_nodes(job.spec, last.failed_nodes or get_nodes(job))
-    return NextRuns((NextJob(spec, job.attempt + 1, job.repeat),))
+    return NextRuns((NextJob(spec, attempt=job.attempt + 1, repeat=job.repeat),))
 
 
 def _may_retry(ended: Sequence[EndedJob], last: EndedJob, retries: int) -> bool:
@@ -136,27 +143,29 @@ def _may_retry(ended: Sequence[EndedJob], last: EndedJob, retries: int) -> bool:
     ended while retries of its run remain. A second hung job counts as a real failure:
     new software may deadlock.
     """
-    same_blame = [earlier for earlier in ended if earlier.end.blame is last.end.blame]
+    # both lists include `last`
+    same_blame = [job for job in ended if job.end.blame is last.end.blame]
+    same_run = [job for job in same_blame if job.job.repeat == last.job.repeat]
     if last.end.blame is Blame.HUNG:
         return retries > 0 and len(same_blame) == 1
-    of_run = [
-        earlier for earlier in same_blame if earlier.job.repeat == last.job.repeat
-    ]
-    return last.end.blame is Blame.INFRASTRUCTURE and len(of_run) <= retries
+    return last.end.blame is Blame.INFRASTRUCTURE and len(same_run) <= retries
 
 
 def _was_refused(job: Job) -> bool:
     """True if a job got no nodes: it was refused, or cancelled while it waited."""
+    if job.refused:
+        return True
     status = job.status
-    if job.refused or status is None:
-        return job.refused
-    return load_scheduler(job.spec.via).is_refused(status) or _is_given_up(status)
+    if status is None:
+        return False
+    scheduler = load_scheduler(job.spec.via)
+    return scheduler.is_refused(status) or _was_cancelled_waiting(status)
 
 
-def _is_given_up(status: JobStatus) -> bool:
+def _was_cancelled_waiting(status: JobStatus) -> bool:
     """True if this session cancelled the job before it started."""
-    cancelled = status.ended_by is EndedBy.PYTEST and status.state == "CANCELLED"
-    return cancelled and not status.nodes
+    was_cancelled = status.ended_by is EndedBy.PYTEST and status.state == "CANCELLED"
+    return was_cancelled and not status.nodes
 
 
 # --- repeats --------------------------------------------------------------------------
@@ -167,21 +176,24 @@ def _choose_repeats(
 ) -> tuple[NextJob, ...]:
     """Choose the repeats that a verdict needs.
 
-    After a failed verdict they avoid the nodes used so far, if the cluster has others.
+    After a failed verdict the repeats avoid the nodes used so far, if the cluster has
+    others.
     """
-    counted = history.counted
     if history.failures or not history.may_start:
         return ()
-    missing = count_next_runs(policy, judgement, len(counted))
-    used = [node for ended in history.runs.values() for node in get_nodes(ended.job)]
-    reuses_nodes = policy.always or judgement.verdict in GREEN
     spec = history.run_spec
-    if not (reuses_nodes or history.any_nodes):
-        spec = avoid_nodes(spec, used)
-    free_numbers = (
-        number for number in count(1) if number not in counted
-    )  # may fill gaps
-    return tuple(NextJob(spec, 1, number) for number in islice(free_numbers, missing))
+    may_reuse_nodes = policy.always or judgement.verdict in PASSED or history.any_nodes
+    if not may_reuse_nodes:
+        used_nodes = [
+            node for ended in history.runs.values() for node in get_nodes(ended.job)
+        ]
+        spec = avoid_nodes(spec, used_nodes)
+    counted = history.counted  # by repeat number, which may have gaps
+    missing_count = count_next_runs(policy, judgement, done=len(counted))
+    free_numbers = (number for number in count(1) if number not in counted)
+    return tuple(
+        NextJob(spec, repeat=number) for number in islice(free_numbers, missing_count)
+    )
 
 
 def count_next_runs(policy: RepeatPolicy, judgement: Judgement, done: int) -> int:
@@ -196,8 +208,8 @@ def count_next_runs(policy: RepeatPolicy, judgement: Judgement, done: int) -> in
         return 0
     if policy.required > 1:
         return max(policy.required - done, 0)
-    is_slow_twice = judgement.verdict is Verdict.REGRESSION and done > 1
-    if judgement.verdict in GREEN or is_slow_twice or done >= policy.most:
+    is_confirmed_slow = judgement.verdict is Verdict.REGRESSION and done > 1
+    if judgement.verdict in PASSED or is_confirmed_slow or done >= policy.most:
         return 0
     return policy.most - done if policy.at_once else 1
 
@@ -210,12 +222,14 @@ def _conclude(
     Failed runs are lost GPU-hours; an INVALID result makes all runs lost.
     """
     judgement = result.judgement
-    unjudged = judgement.verdict is Verdict.INVALID
-    if judgement.reason is Reason.NO_BASELINE:
-        unjudged = False
+    # without a baseline, the runs themselves are usable
+    are_all_lost = (
+        judgement.verdict is Verdict.INVALID
+        and judgement.reason is not Reason.NO_BASELINE
+    )
     return Conclusion(
         add_failures(result, history.failures),
-        lost=frozenset(history.counted if unjudged else history.failures),
+        lost=frozenset(history.counted if are_all_lost else history.failures),
         names_nodes=not history.failures and not policy.always,
     )
 
@@ -229,17 +243,18 @@ def add_failures(
     stays, unless a repeat hung.
     """
     judgement = result.judgement
-    hung = [problem for problem in failures.values() if problem.reason is Reason.HUNG]
     if not failures or judgement.verdict is Verdict.INVALID:
         return result
+    hung = [problem for problem in failures.values() if problem.reason is Reason.HUNG]
     if judgement.verdict is Verdict.REGRESSION and not hung:
         return result
-    first = hung[0] if hung else failures[min(failures)]
+    first_repeat = min(failures)
+    problem = hung[0] if hung else failures[first_repeat]
     invalid = dataclasses.replace(
         judgement,
         verdict=Verdict.INVALID,
-        reason=first.reason,
-        statements=(first.text, f"{phrase(judgement)} without it"),
+        reason=problem.reason,
+        statements=(problem.text, f"{phrase(judgement)} without it"),
     )
     return dataclasses.replace(result, judgement=invalid)
 
@@ -261,14 +276,14 @@ def _conclude_unjudged(history: RunHistory) -> Conclusion:
                 run=failed.dated_run,
                 lost=frozenset(history.failures),
             )
-    (ended, *_) = history.runs.values()
-    return _conclude_purpose(history, ended)
+    (first_ended, *_) = history.runs.values()
+    return _conclude_purpose(history, first_ended)
 
 
 def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
     """End a run that profiles, traces, saves or loads instead of being judged."""
     purpose, run = history.spec.purpose, ended.dated_run
-    if run is None:
+    if run is None:  # not expected: a job without a log has a problem
         raise ValueError(f"{history.spec.case_id}: a run that was judged has no log")
     proof = _find_proof(purpose, history.files, run)
     evidence = proof or "the job succeeded, but left no evidence of it"
@@ -283,7 +298,7 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
         text=f"{purpose}: {evidence}; not judged for speed",
         done=bool(proof),
         run=run,
-        # the log may be the requested output
+        # without other files, the log may be the requested output
         files=logs if proof and not history.files else (),
         lost=frozenset() if proof else frozenset(history.counted),
     )

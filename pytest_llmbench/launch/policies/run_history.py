@@ -60,13 +60,14 @@ class EndedJob:
         return dataclasses.replace(self.run, started=started, started_from=source)
 
 
-def _list_by_repeat(ended: Iterable[EndedJob]) -> dict[int, EndedJob]:
+def _map_last_by_repeat(ended: Iterable[EndedJob]) -> dict[int, EndedJob]:
     """Map each repeat to its last job, in the order in which the jobs ended."""
-    last: dict[int, EndedJob] = {}
+    last_by_repeat: dict[int, EndedJob] = {}
     for ended_job in ended:
-        last.pop(ended_job.job.repeat, None)
-        last[ended_job.job.repeat] = ended_job
-    return last
+        repeat = ended_job.job.repeat
+        last_by_repeat.pop(repeat, None)  # moves the repeat to the end
+        last_by_repeat[repeat] = ended_job
+    return last_by_repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,8 @@ class RunHistory:
     verdict: ConfigurationResult | None = None  # on all runs; None: not judged yet
     finding: NodeFinding | None = None  # slow and suspect nodes, from all runs
     excluded: tuple[str, ...] = ()  # slow nodes that its runs avoid
-    any_nodes: bool = (
-        False  # True if repeats may reuse nodes: the cluster has no others
-    )
+    # True if repeats may reuse nodes: the cluster has no others
+    any_nodes: bool = False
     may_retry: bool = True  # False: the last ended job was handled already
     may_start: bool = True  # False: its runs were refused, so no more can start
     # runs (repeat, attempt) that a collecting session leaves to a resumed session
@@ -108,11 +108,13 @@ class RunHistory:
 
     @property
     def _planned_runs(self) -> frozenset[tuple[int, int]]:
+        """The runs (repeat, attempt) that were submitted or will be."""
         jobs = (job for job in self.planned if self.is_policy_job(job.spec))
         return frozenset((job.repeat, job.attempt) for job in jobs)
 
     @property
     def _ended_runs(self) -> frozenset[tuple[int, int]]:
+        """The runs (repeat, attempt) that have ended."""
         return frozenset(
             (ended_job.job.repeat, ended_job.job.attempt)
             for ended_job in self.policy_jobs
@@ -133,48 +135,49 @@ class RunHistory:
         An attempt that was never planned replaces no run: the failure before it still
         counts. A resumed session may find an unplanned attempt.
         """
-        held_back = self.held_back & self._ended_runs
-        replacements = self._planned_runs | held_back
-        return tuple(
-            ended_job
-            for ended_job in self.policy_jobs
-            if (ended_job.job.repeat, ended_job.job.attempt + 1) not in replacements
-        )
+        ended_held_back = self.held_back & self._ended_runs
+        replacements = self._planned_runs | ended_held_back
+        effective = []
+        for ended_job in self.policy_jobs:
+            job = ended_job.job
+            next_attempt = (job.repeat, job.attempt + 1)
+            if next_attempt not in replacements:
+                effective.append(ended_job)
+        return tuple(effective)
 
     @property
     def counted(self) -> dict[int, EndedJob]:
         """The last ended run of each repeat, except replaced runs."""
-        return _list_by_repeat(self._effective_runs)
+        return _map_last_by_repeat(self._effective_runs)
 
     @property
     def runs(self) -> dict[int, EndedJob]:
         """The runs that can be judged, by repeat."""
-        return _list_by_repeat(
+        return _map_last_by_repeat(
             ended_job for ended_job in self._effective_runs if not ended_job.problem
         )
 
     @property
     def failures(self) -> dict[int, RunProblem]:
         """The problems of the runs that cannot be judged, by repeat."""
-        failed = _list_by_repeat(
+        failed = _map_last_by_repeat(
             ended_job for ended_job in self._effective_runs if ended_job.problem
         )
         return {
             repeat: ended_job.problem
             for repeat, ended_job in failed.items()
-            if ended_job.problem
+            if ended_job.problem  # always true; for the type checker
         }
 
     @property
     def confirmations(self) -> list[EndedJob]:
         """The runs on suspect nodes that can be compared."""
-        purpose = Purpose.CONFIRM_NODES
-        candidates = (
+        return [
             ended_job
             for ended_job in self.ended
-            if ended_job.job.spec.purpose is purpose
-        )
-        return [ended_job for ended_job in candidates if ended_job.problem is None]
+            if ended_job.job.spec.purpose is Purpose.CONFIRM_NODES
+            and ended_job.problem is None
+        ]
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -209,9 +212,14 @@ class RunHistory:
         return dataclasses.replace(self, planned=(*self.planned, *jobs))
 
     def without(self, job: Job) -> RunHistory:
-        """Remove a planned job that was not submitted."""
+        """Remove a planned job that was not submitted.
+
+        The policy may not retry the job that ended last, but it may start others.
+        """
         planned = tuple(
-            other for other in self.planned if other.identity != job.identity
+            planned_job
+            for planned_job in self.planned
+            if planned_job.identity != job.identity
         )
         return dataclasses.replace(
             self, planned=planned, may_retry=False, may_start=True
@@ -223,9 +231,8 @@ class NextRuns:
     """The next runs; empty while other runs are pending."""
 
     runs: tuple[NextJob, ...] = ()
-    on_excluded_nodes: bool = (
-        False  # True if a refused run is retried on nodes that it avoided
-    )
+    # True if a refused run is retried on nodes that it avoided
+    on_excluded_nodes: bool = False
     releases: bool = False  # True if the current allocation is no longer needed
 
 
@@ -277,19 +284,22 @@ def join_texts(*texts: str) -> str:
 
 def describe_hung(ended: Sequence[EndedJob]) -> str:
     """Describe the jobs that hung, with their nodes and progress."""
-    hung = (ended_job for ended_job in ended if ended_job.end.blame is Blame.HUNG)
-    return join_texts(
-        *(f"{_name_job(ended_job.job)}: {ended_job.end.text}" for ended_job in hung)
-    )
+    descriptions = [
+        f"{_name_job(ended_job.job)}: {ended_job.end.text}"
+        for ended_job in ended
+        if ended_job.end.blame is Blame.HUNG
+    ]
+    return join_texts(*descriptions)
 
 
 def _name_job(job: Job) -> str:
+    """Name a job with its nodes: `job 4711 on n[1-4]`."""
     nodes = formatting.fold_nodes(get_nodes(job))
     return f"job {job.job_id} on {nodes}" if nodes else f"job {job.job_id}"
 
 
 def list_nodes_by_run(ended: Sequence[EndedJob]) -> Mapping[str, tuple[str, ...]]:
-    """Map each run id to the nodes of its job."""
+    """Map the id of each run that left a log to the nodes of its job."""
     return {
         ended_job.run.id: get_nodes(ended_job.job)
         for ended_job in ended

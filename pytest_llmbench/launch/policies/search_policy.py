@@ -57,10 +57,13 @@ from pytest_llmbench.report.trial_wording import describe_search
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
-NAMED = 0.95  # posterior probability required to report a build or a range
-NEIGHBOURS = 2  # runs required of each build next to a change before it is reported
+REQUIRED_PROBABILITY = (
+    0.95  # posterior probability required to report a build or a range
+)
+REQUIRED_RUNS = 2  # runs required of each build next to a change before it is reported
 PRIOR_FREEDOM = 1.0  # degrees of freedom of the noise prior
-FALLS = 20.0  # log posterior penalty of a change after which runs are faster
+# log posterior penalty of a change after which runs are faster
+FASTER_PENALTY = 20.0
 TWO_CHANGES = math.log(20)  # log evidence required for two changes instead of one
 # one-sided significance levels
 MIDDLE_LEVEL = 0.01  # of a middle level that differs from both ends
@@ -68,7 +71,7 @@ MIDDLE_LEVEL = 0.01  # of a middle level that differs from both ends
 # changes fit better
 NEIGHBOUR_LEVEL = 0.005
 REMAINDER_LEVEL = 0.025  # of a further rise on each side of a change
-TIE = 9  # decimals to which posterior probabilities are compared
+COMPARED_DECIMALS = 9  # decimals to which posterior probabilities are compared
 
 
 REASONS = {
@@ -106,7 +109,10 @@ def count_most_runs(builds: int, cap: int | None = None) -> int:
     `cap` is the number in the variants file, if the file sets it. Failed and lost runs
     are not counted.
     """
-    return 16 + 4 * math.ceil(math.log2(builds)) if cap is None else cap
+    if cap is not None:
+        return cap
+    # a perfect bisection needs log2(builds) steps
+    return 16 + 4 * math.ceil(math.log2(builds))
 
 
 def next_step(
@@ -127,41 +133,49 @@ def next_step(
     twice ends the search. Two infrastructure failures in a row end it with LOST; a
     resumed session omits the lost trials and continues.
     """
-    ends = _compare_ends(trials, builds, noise)
-    if isinstance(ends, NextTrial | BisectAnswer):
-        return ends
+    ends_difference = _compare_ends(trials, builds, noise)
+    if isinstance(ends_difference, NextTrial | BisectAnswer):
+        return ends_difference
     last = trials[-1]
     is_lost = last.outcome is TrialOutcome.LOST
     if is_lost and find_failure(trials, last.variant) is TrialOutcome.LOST:
-        return _end(BisectOutcome.LOST, trials, builds, ends)
+        return _build_answer(BisectOutcome.LOST, trials, builds, ends_difference)
     table = _tabulate(trials, builds, noise)
     may_run = int(table.counts.sum()) < count_most_runs(builds, cap)
-    results = []
+    results: list[LocatedChange | BuildRange] = []
     for result in _search(table, 0, builds, may_run=may_run):
         if isinstance(result, NextTrial):
             return result
         results.append(result)
     is_range = any(isinstance(result, BuildRange) for result in results)
     outcome = BisectOutcome.RANGE if is_range else BisectOutcome.FOUND
-    return _end(outcome, trials, builds, ends, results)
+    return _build_answer(outcome, trials, builds, ends_difference, results)
 
 
-def _end(
+def _build_answer(
     outcome: BisectOutcome,
     trials: Sequence[Trial],
     builds: int,
-    ends: PairedEstimate | None,
+    ends_difference: PairedEstimate | None,
     results: Sequence[LocatedChange | BuildRange] = (),
 ) -> BisectAnswer:
-    """Build the answer of a search from its trials and located changes."""
+    """Build the answer of a search from its trials and located changes.
+
+    `ends_difference` is the difference of the end builds, if known.
+    """
     changes = tuple(result for result in results if isinstance(result, LocatedChange))
     ranges = tuple(result for result in results if isinstance(result, BuildRange))
     skipped = {
         trial.variant for trial in trials if trial.outcome is TrialOutcome.DOES_NOT_RUN
     }
-    inner = tuple(sorted(skipped - {0, builds - 1}))
+    good_end, bad_end = 0, builds - 1
     return BisectAnswer(
-        outcome, ends, len(list_measured(trials)), inner, changes, ranges
+        outcome=outcome,
+        ends=ends_difference,
+        runs=len(list_measured(trials)),
+        skipped=tuple(sorted(skipped - {good_end, bad_end})),
+        changes=changes,
+        ranges=ranges,
     )
 
 
@@ -179,33 +193,36 @@ def _compare_ends(
     ends = (0, builds - 1)
     estimate = None
     for rounds in range(1, MOST_PAIRS + 1):
-        end = find_round_end(trials, ends, rounds)
-        if end is None:
-            outcome = _find_end(trials, ends, rounds)
+        trial_count = find_round_end(trials, ends, rounds)
+        if trial_count is None:  # the round is unfinished
+            outcome = _find_failed_end(trials, ends, rounds)
             if outcome:
-                return _end(outcome, trials, builds, estimate)
+                return _build_answer(outcome, trials, builds, estimate)
             return NextTrial(choose_in_round(trials, ends, rounds))
         if rounds < FIRST_ANALYSIS:
             continue
-        fit = _fit_ends(trials[:end], ends)
+        fit = _fit_ends(trials[:trial_count], ends)
         estimate = estimate_difference(fit, get_level(rounds, noise), noise)
-        if estimate.low > 0:
+        if estimate.low > 0:  # the bad end is slower
             return estimate
-        if estimate.high < 0:
+        if estimate.high < 0:  # the bad end is faster
             break
-    return _end(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, trials, builds, estimate)
+    return _build_answer(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, trials, builds, estimate)
 
 
-def _find_end(
+def _find_failed_end(
     trials: Sequence[Trial], ends: tuple[int, int], rounds: int
 ) -> BisectOutcome | None:
     """Return the outcome if an end build gets no further run, or None."""
     does_not_run = (BisectOutcome.GOOD_DOES_NOT_RUN, BisectOutcome.BAD_DOES_NOT_RUN)
     for variant, outcome in zip(ends, does_not_run, strict=True):
-        if count_measured(trials, variant) < rounds:
-            failure = find_failure(trials, variant)
-            if failure:
-                return BisectOutcome.LOST if failure is TrialOutcome.LOST else outcome
+        if count_measured(trials, variant) >= rounds:
+            continue
+        failure = find_failure(trials, variant)
+        if failure is TrialOutcome.LOST:
+            return BisectOutcome.LOST
+        if failure:
+            return outcome
     return None
 
 
@@ -215,22 +232,31 @@ def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
     After n pairs the residuals have 2n - 2 degrees of freedom.
     """
     measured = list_measured(trials)
-    sides = [[run for run in measured if run.variant == variant] for variant in ends]
-    counts = len(sides[0]), len(sides[1])
-    means = [sum(run.logarithm for run in side) / len(side) for side in sides]
+    good, bad = ([run for run in measured if run.variant == end] for end in ends)
+    good_mean = _mean([run.logarithm for run in good])
+    bad_mean = _mean([run.logarithm for run in bad])
     squares = sum(
-        (run.logarithm - mean) ** 2
-        for side, mean in zip(sides, means, strict=True)
-        for run in side
+        [
+            *((run.logarithm - good_mean) ** 2 for run in good),
+            *((run.logarithm - bad_mean) ** 2 for run in bad),
+        ]
+    )
+    # all runs of one end may be rounded up, and all runs of the other end down
+    rounding = _mean([run.rounding for run in good]) + _mean(
+        [run.rounding for run in bad]
     )
     return Fit(
-        means[1] - means[0],
-        1 / counts[0] + 1 / counts[1],
-        squares,
-        sum(counts) - 2.0,
-        counts,
-        rounding=sum(sum(run.rounding for run in side) / len(side) for side in sides),
+        difference=bad_mean - good_mean,
+        factor=1 / len(good) + 1 / len(bad),
+        squares=squares,
+        freedom=len(good) + len(bad) - 2.0,
+        runs=(len(good), len(bad)),
+        rounding=rounding,
     )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 # --- the inner builds -----------------------------------------------------------------
@@ -255,7 +281,8 @@ class RunTable:
     @property
     def prior_squares(self) -> float:
         """The sum of squares of the noise prior."""
-        return PRIOR_FREEDOM * (self.noise.sigma if self.noise else ASSUMED_CV) ** 2
+        sigma = self.noise.sigma if self.noise else ASSUMED_CV
+        return PRIOR_FREEDOM * sigma**2
 
 
 def _tabulate(trials: Sequence[Trial], builds: int, noise: Noise | None) -> RunTable:
@@ -271,9 +298,17 @@ def _tabulate(trials: Sequence[Trial], builds: int, noise: Noise | None) -> RunT
         np.bincount(variants, weights, minlength=builds).astype(float)
         for weights in (np.ones(len(measured)), logarithms, logarithms**2)
     )
-    ends = float(sums[-1] / counts[-1] - sums[0] / counts[0])
-    rounding = 2 * max(run.rounding for run in measured)
-    return RunTable(counts, sums, squares, failed, noise, ends, rounding)
+    good_mean, bad_mean = sums[0] / counts[0], sums[-1] / counts[-1]
+    return RunTable(
+        counts,
+        sums,
+        squares,
+        failed,
+        noise,
+        ends_difference=float(bad_mean - good_mean),
+        # one build may be rounded up, and the other build down
+        rounding=2 * max(run.rounding for run in measured),
+    )
 
 
 def _search(
@@ -285,20 +320,20 @@ def _search(
     """
     middle = _find_middle(table, first, stop)
     if middle is not None:
-        if table.counts[middle] < NEIGHBOURS and not table.failed[middle]:
+        if table.counts[middle] < REQUIRED_RUNS and not table.failed[middle]:
             if may_run:
                 yield NextTrial(middle)
                 return
         elif _is_between(table, (first, middle, stop - 1), MIDDLE_LEVEL):
-            yield from _search_both(table, first, middle, stop, may_run=may_run)
+            yield from _search_both_sides(table, first, middle, stop, may_run=may_run)
             return
     posterior = compute_posterior(table, first, stop)
-    before, after, probability = _find_likeliest(table, posterior, first, stop)
-    if probability >= NAMED:
+    before, after, probability = _find_likeliest_change(table, posterior, first, stop)
+    if probability >= REQUIRED_PROBABILITY:
         undersampled = [
             build
             for build in (before, after)
-            if table.counts[build] < NEIGHBOURS and not table.failed[build]
+            if table.counts[build] < REQUIRED_RUNS and not table.failed[build]
         ]
         if not undersampled:
             separate = [
@@ -307,7 +342,7 @@ def _search(
                 if _is_between(table, (first, build, stop - 1), NEIGHBOUR_LEVEL)
             ]
             if separate:
-                yield from _search_both(
+                yield from _search_both_sides(
                     table, first, separate[0], stop, may_run=may_run
                 )
             else:
@@ -319,13 +354,13 @@ def _search(
             )
             return
     yield (
-        _choose_build(table, posterior, first, stop)
+        _choose_uncertain_build(table, posterior, first, stop)
         if may_run
         else _find_range(posterior, first)
     )
 
 
-def _search_both(
+def _search_both_sides(
     table: RunTable, first: int, middle: int, stop: int, *, may_run: bool
 ) -> Iterator[NextTrial | LocatedChange | BuildRange]:
     """Search both sides of build `middle`, which belongs to both."""
@@ -349,7 +384,7 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
     spread = table.prior_squares + np.maximum(residuals, 0)
     power = (PRIOR_FREEDOM + counts.sum() - 2) / 2
     logarithms = -np.log(before * after) / 2 - power * np.log(spread)
-    logarithms = logarithms - FALLS * (sum_after / after < sum_before / before)
+    logarithms = logarithms - FASTER_PENALTY * (sum_after / after < sum_before / before)
     weights = np.exp(logarithms - logarithms.max())
     return np.asarray(weights / weights.sum())
 
@@ -360,7 +395,7 @@ def _list_runnable(table: RunTable, first: int, stop: int) -> Integers:
     return np.flatnonzero(runs_or_may) + first
 
 
-def _find_likeliest(
+def _find_likeliest_change(
     table: RunTable, posterior: Floats, first: int, stop: int
 ) -> tuple[int, int, float]:
     """Return the most probable neighbours of the change, with the probability.
@@ -374,7 +409,7 @@ def _find_likeliest(
     return int(running[best]), int(running[best + 1]), float(groups[best])
 
 
-def _choose_build(
+def _choose_uncertain_build(
     table: RunTable, posterior: Floats, first: int, stop: int
 ) -> NextTrial:
     """Choose the build whose state (fast or slow) is least certain.
@@ -383,7 +418,7 @@ def _choose_build(
     """
     cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
     usable = np.flatnonzero(~table.failed[first:stop])
-    distances = np.round(np.abs(cumulative[usable] - 0.5), TIE)
+    distances = np.round(np.abs(cumulative[usable] - 0.5), COMPARED_DECIMALS)
     best = np.lexsort((usable, table.counts[first:stop][usable], distances))[0]
     return NextTrial(int(usable[best]) + first)
 
@@ -393,11 +428,17 @@ def _find_range(posterior: Floats, first: int) -> BuildRange:
     cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
     total = len(posterior)
     lasts = np.minimum(
-        np.searchsorted(cumulative, cumulative[:-1] + NAMED - 10.0**-TIE), total
+        np.searchsorted(
+            cumulative,
+            cumulative[:-1] + REQUIRED_PROBABILITY - 10.0**-COMPARED_DECIMALS,
+        ),
+        total,
     )
     probabilities = cumulative[lasts] - cumulative[:-1]
     lengths = np.where(
-        probabilities >= NAMED - 2 * 10.0**-TIE, lasts - np.arange(total), total + 1
+        probabilities >= REQUIRED_PROBABILITY - 2 * 10.0**-COMPARED_DECIMALS,
+        lasts - np.arange(total),
+        total + 1,
     )
     index = int(np.lexsort((-probabilities, lengths))[0])
     return BuildRange(
@@ -425,16 +466,19 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
     total = float(table.squares[builds].sum())
     inner = np.arange(1, len(builds))
     single = total - float(
-        np.max(_explain(counts, sums, 0, inner) + _explain(counts, sums, inner, -1))
+        np.max(
+            _sum_explained(counts, sums, 0, inner)
+            + _sum_explained(counts, sums, inner, -1)
+        )
     )
     left, right = (indices + 1 for indices in np.triu_indices(len(builds) - 1, 1))
     levels = [
-        _average(counts, sums, *bounds)
+        _compute_means(counts, sums, *bounds)
         for bounds in ((0, left), (left, right), (right, -1))
     ]
     rising = (levels[0] < levels[1]) & (levels[1] < levels[2])
     explained = sum(
-        _explain(counts, sums, *bounds)
+        _sum_explained(counts, sums, *bounds)
         for bounds in ((0, left), (left, right), (right, -1))
     )
     residuals = np.where(rising, total - explained, math.inf)
@@ -454,14 +498,14 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
     return int(inside[np.argmax(table.counts[inside])])
 
 
-def _average(
+def _compute_means(
     counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int
 ) -> Floats:
     """Return the means of the levels `start:stop` from cumulative columns."""
     return np.asarray((sums[stop] - sums[start]) / (counts[stop] - counts[start]))
 
 
-def _explain(
+def _sum_explained(
     counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int
 ) -> Floats:
     """Return the sums of squares explained by the levels `start:stop`."""
@@ -488,12 +532,14 @@ def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> 
     """
     first, middle, last = (np.arange(len(table.counts)) == build for build in builds)
     return (
-        _show_rise(table, first, middle, level) > 0
-        and _show_rise(table, middle, last, level) > 0
+        _find_significant_rise(table, first, middle, level) > 0
+        and _find_significant_rise(table, middle, last, level) > 0
     )
 
 
-def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> float:
+def _find_significant_rise(
+    table: RunTable, before: Flags, after: Flags, level: float
+) -> float:
     """Return the rise from the builds `before` to the builds `after`, or 0.
 
     0 if the rise is not significant at the one-sided `level`.
@@ -551,13 +597,13 @@ def _describe_change(
         low=size - width,
         high=size + width,
         share=size / table.ends_difference,
-        rest_before=_show_rise(
+        rest_before=_find_significant_rise(
             table,
             builds == first,
             (builds > first) & (builds <= before),
             REMAINDER_LEVEL,
         ),
-        rest_after=_show_rise(
+        rest_after=_find_significant_rise(
             table,
             (builds >= after) & (builds < stop - 1),
             builds == stop - 1,
