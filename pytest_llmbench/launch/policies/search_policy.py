@@ -90,11 +90,11 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
     builds = len(policy.names)
-    step = next_step(ledger.ordered_trials, builds, policy.cap, policy.earlier)
+    trials = ledger.ordered_trials
+    step = next_step(trials, builds, cap=policy.cap, noise=policy.earlier)
     if isinstance(step, NextTrial):
-        warm_up = choose_warm_up(
-            ledger.ordered_trials, (0, builds - 1), ledger.allocation
-        )
+        good_end, bad_end = 0, builds - 1
+        warm_up = choose_warm_up(trials, (good_end, bad_end), ledger.allocation)
         return plan_trial(ledger, warm_up or step)
     reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
     failed = reason is Reason.PURPOSE_MISSED
@@ -320,7 +320,7 @@ def _search(
     """
     middle = _find_middle(table, first, stop)
     if middle is not None:
-        if table.counts[middle] < REQUIRED_RUNS and not table.failed[middle]:
+        if _needs_runs(table, middle):
             if may_run:
                 yield NextTrial(middle)
                 return
@@ -330,20 +330,17 @@ def _search(
     posterior = compute_posterior(table, first, stop)
     before, after, probability = _find_likeliest_change(table, posterior, first, stop)
     if probability >= REQUIRED_PROBABILITY:
-        undersampled = [
-            build
-            for build in (before, after)
-            if table.counts[build] < REQUIRED_RUNS and not table.failed[build]
-        ]
+        undersampled = [build for build in (before, after) if _needs_runs(table, build)]
         if not undersampled:
-            separate = [
+            # a neighbour with a level of its own: changes lie on both of its sides
+            middle_builds = [
                 build
                 for build in (before, after)
                 if _is_between(table, (first, build, stop - 1), NEIGHBOUR_LEVEL)
             ]
-            if separate:
+            if middle_builds:
                 yield from _search_both_sides(
-                    table, first, separate[0], stop, may_run=may_run
+                    table, first, middle_builds[0], stop, may_run=may_run
                 )
             else:
                 yield _describe_change(table, (first, before, after, stop), probability)
@@ -353,11 +350,15 @@ def _search(
                 min(undersampled, key=lambda build: (table.counts[build], build))
             )
             return
-    yield (
-        _choose_uncertain_build(table, posterior, first, stop)
-        if may_run
-        else _find_range(posterior, first)
-    )
+    if may_run:
+        yield _choose_uncertain_build(table, posterior, first, stop)
+    else:
+        yield _find_range(posterior, first)
+
+
+def _needs_runs(table: RunTable, build: int) -> bool:
+    """True if a build has too few runs for a report, and has not failed."""
+    return bool(table.counts[build] < REQUIRED_RUNS and not table.failed[build])
 
 
 def _search_both_sides(
@@ -375,38 +376,52 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
     scaled inverse chi-square with PRIOR_FREEDOM degrees of freedom on the variance.
     """
     counts, sums = table.counts[first:stop], table.sums[first:stop]
-    before, after = np.cumsum(counts)[:-1], np.cumsum(counts[::-1])[::-1][1:]
+    # of the runs before each possible change, and of the runs after it
+    count_before = np.cumsum(counts)[:-1]
+    count_after = np.cumsum(counts[::-1])[::-1][1:]
     sum_before = np.cumsum(sums)[:-1]
     sum_after = sums.sum() - sum_before
     residuals = (
-        table.squares[first:stop].sum() - sum_before**2 / before - sum_after**2 / after
+        table.squares[first:stop].sum()
+        - sum_before**2 / count_before
+        - sum_after**2 / count_after
     )
     spread = table.prior_squares + np.maximum(residuals, 0)
     power = (PRIOR_FREEDOM + counts.sum() - 2) / 2
-    logarithms = -np.log(before * after) / 2 - power * np.log(spread)
-    logarithms = logarithms - FASTER_PENALTY * (sum_after / after < sum_before / before)
+    logarithms = -np.log(count_before * count_after) / 2 - power * np.log(spread)
+    is_faster_after = sum_after / count_after < sum_before / count_before
+    logarithms = logarithms - FASTER_PENALTY * is_faster_after
     weights = np.exp(logarithms - logarithms.max())
     return np.asarray(weights / weights.sum())
 
 
 def _list_runnable(table: RunTable, first: int, stop: int) -> Integers:
     """List the builds of `first:stop` that have a measured run or have not failed."""
-    runs_or_may = ~table.failed[first:stop] | (table.counts[first:stop] > 0)
-    return np.flatnonzero(runs_or_may) + first
+    has_runs = table.counts[first:stop] > 0
+    is_runnable = has_runs | ~table.failed[first:stop]
+    return np.flatnonzero(is_runnable) + first
+
+
+def _accumulate(posterior: Floats) -> Floats:
+    """Return the cumulative posterior, beginning with 0 for no build."""
+    return np.concatenate([[0.0], np.cumsum(posterior)])
 
 
 def _find_likeliest_change(
     table: RunTable, posterior: Floats, first: int, stop: int
 ) -> tuple[int, int, float]:
-    """Return the most probable neighbours of the change, with the probability.
+    """Return the builds before and after the most probable change, and its probability.
 
-    All builds between the two neighbours failed.
+    All builds between the two neighbours failed, so that the change cannot be located
+    more precisely.
     """
-    running = _list_runnable(table, first, stop)
-    cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
-    groups = np.diff(cumulative[running - first])
-    best = int(np.argmax(groups))
-    return int(running[best]), int(running[best + 1]), float(groups[best])
+    runnable = _list_runnable(table, first, stop)
+    cumulative = _accumulate(posterior)
+    # between each runnable build and the next one
+    probabilities = np.diff(cumulative[runnable - first])
+    best = int(np.argmax(probabilities))
+    before, after = int(runnable[best]), int(runnable[best + 1])
+    return before, after, float(probabilities[best])
 
 
 def _choose_uncertain_build(
@@ -416,35 +431,34 @@ def _choose_uncertain_build(
 
     Ties go to the build with fewer runs.
     """
-    cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
+    slow_probabilities = _accumulate(posterior)  # that a build is slow
     usable = np.flatnonzero(~table.failed[first:stop])
-    distances = np.round(np.abs(cumulative[usable] - 0.5), COMPARED_DECIMALS)
-    best = np.lexsort((usable, table.counts[first:stop][usable], distances))[0]
+    distances = np.round(np.abs(slow_probabilities[usable] - 0.5), COMPARED_DECIMALS)
+    run_counts = table.counts[first:stop][usable]
+    # lexsort sorts by its last key first
+    (best, *_) = np.lexsort((usable, run_counts, distances))
     return NextTrial(int(usable[best]) + first)
 
 
 def _find_range(posterior: Floats, first: int) -> BuildRange:
     """Return the shortest range of builds with 95 % of the posterior."""
-    cumulative = np.concatenate([[0.0], np.cumsum(posterior)])
+    cumulative = _accumulate(posterior)
     total = len(posterior)
-    lasts = np.minimum(
-        np.searchsorted(
-            cumulative,
-            cumulative[:-1] + REQUIRED_PROBABILITY - 10.0**-COMPARED_DECIMALS,
-        ),
-        total,
-    )
-    probabilities = cumulative[lasts] - cumulative[:-1]
-    lengths = np.where(
-        probabilities >= REQUIRED_PROBABILITY - 2 * 10.0**-COMPARED_DECIMALS,
-        lasts - np.arange(total),
-        total + 1,
-    )
-    index = int(np.lexsort((-probabilities, lengths))[0])
+    # of each possible start of a range: the shortest range with enough probability
+    starts = np.arange(total)
+    tolerance = 10.0**-COMPARED_DECIMALS
+    required = cumulative[:-1] + REQUIRED_PROBABILITY - tolerance
+    stops = np.minimum(np.searchsorted(cumulative, required), total)
+    probabilities = cumulative[stops] - cumulative[:-1]
+    is_enough = probabilities >= REQUIRED_PROBABILITY - 2 * tolerance
+    lengths = np.where(is_enough, stops - starts, total + 1)
+    # the shortest range; of several, the most probable (lexsort: last key first)
+    (best, *_) = np.lexsort((-probabilities, lengths))
+    # element i of the posterior belongs to build first + 1 + i
     return BuildRange(
-        first + index + 1,
-        first + int(lasts[index]),
-        min(float(probabilities[index]), 1.0),
+        first=first + int(best) + 1,
+        last=first + int(stops[best]),
+        probability=min(float(probabilities[best]), 1.0),
     )
 
 
@@ -464,38 +478,40 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
         for column in (table.counts, table.sums)
     )
     total = float(table.squares[builds].sum())
+    start, end = 0, len(builds)  # of the cumulative columns
+    # one step, at each possible index
     inner = np.arange(1, len(builds))
-    single = total - float(
-        np.max(
-            _sum_explained(counts, sums, 0, inner)
-            + _sum_explained(counts, sums, inner, -1)
-        )
+    explained_by_one = _sum_explained(counts, sums, start, inner) + _sum_explained(
+        counts, sums, inner, end
     )
+    one_step_residuals = total - float(np.max(explained_by_one))
+    # two steps, at each possible pair of indices
     left, right = (indices + 1 for indices in np.triu_indices(len(builds) - 1, 1))
-    levels = [
-        _compute_means(counts, sums, *bounds)
-        for bounds in ((0, left), (left, right), (right, -1))
-    ]
-    rising = (levels[0] < levels[1]) & (levels[1] < levels[2])
-    explained = sum(
-        _sum_explained(counts, sums, *bounds)
-        for bounds in ((0, left), (left, right), (right, -1))
+    bounds_of_levels = ((start, left), (left, right), (right, end))
+    low, middle, high = (
+        _compute_means(counts, sums, *bounds) for bounds in bounds_of_levels
     )
-    residuals = np.where(rising, total - explained, math.inf)
-    index = int(np.argmin(residuals))
-    best = float(residuals[index])
-    if not math.isfinite(best):
-        return None
-    prior, runs_made = table.prior_squares, float(counts[-1])
-    gain = (
-        (PRIOR_FREEDOM + runs_made)
-        / 2
-        * math.log((prior + max(single, 0)) / (prior + max(best, 0)))
+    is_rising = (low < middle) & (middle < high)
+    explained_by_two = sum(
+        _sum_explained(counts, sums, *bounds) for bounds in bounds_of_levels
     )
-    if gain - math.log(runs_made) / 2 - math.log(stop - first) <= TWO_CHANGES:
+    residuals = np.where(is_rising, total - explained_by_two, math.inf)
+    best = int(np.argmin(residuals))
+    two_step_residuals = float(residuals[best])
+    if not math.isfinite(two_step_residuals):  # no pair of steps rises
         return None
-    inside = builds[left[index] : right[index]]
-    return int(inside[np.argmax(table.counts[inside])])
+    run_count = float(counts[end])
+    ratio = (table.prior_squares + max(one_step_residuals, 0)) / (
+        table.prior_squares + max(two_step_residuals, 0)
+    )
+    gain = (PRIOR_FREEDOM + run_count) / 2 * math.log(ratio)
+    # the second step adds two parameters: its level and its position
+    evidence = gain - math.log(run_count) / 2 - math.log(stop - first)
+    if evidence <= TWO_CHANGES:
+        return None
+    middle_builds = builds[left[best] : right[best]]
+    most_runs = np.argmax(table.counts[middle_builds])
+    return int(middle_builds[most_runs])
 
 
 def _compute_means(
@@ -515,13 +531,12 @@ def _sum_explained(
 def _estimate_noise(table: RunTable, first: int, stop: int) -> Noise:
     """Estimate the noise from the spread within each build of `first:stop`."""
     inside = slice(first, stop)
-    several = table.counts[inside] > 1
+    has_several = table.counts[inside] > 1
     counts, sums, squares = (
-        column[inside][several] for column in (table.counts, table.sums, table.squares)
+        column[inside][has_several]
+        for column in (table.counts, table.sums, table.squares)
     )
-    residuals = (
-        float(np.maximum(squares - sums**2 / counts, 0).sum()) if several.any() else 0.0
-    )
+    residuals = float(np.maximum(squares - sums**2 / counts, 0).sum())
     return pool_noise(residuals, float((counts - 1).sum()), table.noise)
 
 
@@ -530,7 +545,8 @@ def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> 
 
     It must be slower than the first, and faster than the third.
     """
-    first, middle, last = (np.arange(len(table.counts)) == build for build in builds)
+    all_builds = np.arange(len(table.counts))
+    first, middle, last = (all_builds == build for build in builds)
     return (
         _find_significant_rise(table, first, middle, level) > 0
         and _find_significant_rise(table, middle, last, level) > 0
@@ -544,20 +560,18 @@ def _find_significant_rise(
 
     0 if the rise is not significant at the one-sided `level`.
     """
-    counts = [float(table.counts[side].sum()) for side in (before, after)]
-    if not all(counts):
+    count_before = float(table.counts[before].sum())
+    count_after = float(table.counts[after].sum())
+    if not count_before or not count_after:
         return 0.0
-    rise = (
-        float(table.sums[after].sum()) / counts[1]
-        - float(table.sums[before].sum()) / counts[0]
-    )
+    mean_before = float(table.sums[before].sum()) / count_before
+    mean_after = float(table.sums[after].sum()) / count_after
+    rise = mean_after - mean_before
     run_noise = _estimate_noise(table, 0, len(table.counts))
-    error = run_noise.sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
-    width = (
-        compute_quantile(1 - level, run_noise.degrees_of_freedom) * error
-        + table.rounding
-    )
-    return rise if rise > width else 0.0
+    error = run_noise.sigma * math.sqrt(1 / count_before + 1 / count_after)
+    quantile = compute_quantile(1 - level, run_noise.degrees_of_freedom)
+    threshold = quantile * error + table.rounding
+    return rise if rise > threshold else 0.0
 
 
 def _describe_change(
@@ -569,25 +583,19 @@ def _describe_change(
     `before` and `after`, estimated from the runs of `first:stop`.
     """
     first, before, after, stop = bounds
-    sides = slice(first, before + 1), slice(after, stop)
-    counts = [float(table.counts[side].sum()) for side in sides]
-    means = [
-        float(table.sums[side].sum()) / count
-        for side, count in zip(sides, counts, strict=True)
-    ]
-    residuals = sum(
-        float(table.squares[side].sum()) - count * mean**2
-        for side, count, mean in zip(sides, counts, means, strict=True)
-    )
-    freedom = PRIOR_FREEDOM + sum(counts) - 2
+    fast, slow = slice(first, before + 1), slice(after, stop)
+    count_fast = float(table.counts[fast].sum())
+    count_slow = float(table.counts[slow].sum())
+    mean_fast = float(table.sums[fast].sum()) / count_fast
+    mean_slow = float(table.sums[slow].sum()) / count_slow
+    residuals_fast = float(table.squares[fast].sum()) - count_fast * mean_fast**2
+    residuals_slow = float(table.squares[slow].sum()) - count_slow * mean_slow**2
+    residuals = residuals_fast + residuals_slow
+    freedom = PRIOR_FREEDOM + (count_fast + count_slow) - 2
     sigma = math.sqrt((table.prior_squares + max(residuals, 0)) / freedom)
-    width = (
-        compute_quantile(0.975, freedom)
-        * sigma
-        * math.sqrt(1 / counts[0] + 1 / counts[1])
-        + table.rounding
-    )
-    size = means[1] - means[0]
+    factor = math.sqrt(1 / count_fast + 1 / count_slow)
+    width = compute_quantile(0.975, freedom) * sigma * factor + table.rounding
+    size = mean_slow - mean_fast
     builds = np.arange(len(table.counts))
     return LocatedChange(
         first=before + 1,
