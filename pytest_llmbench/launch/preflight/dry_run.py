@@ -34,11 +34,10 @@ class Reruns:
     suspect_hours: float = 0.0  # GPU-hours of runs on suspect nodes of the history
 
 
-Runs = Mapping[
-    str, int
-]  # by configuration id: the number of requested runs, if more than one
+# by configuration id: the number of requested runs, if more than one
+Runs = Mapping[str, int]
 
-ONCE: Runs = {}
+ONCE: Runs = {}  # one run of each configuration
 
 
 def format_plan(
@@ -63,12 +62,11 @@ def format_plan(
         group = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
         sections.append(_format_job(job.spec, environment, previous.get(group)))
         previous[group] = environment
-    sections.append(
-        "\n".join(
-            [*format_budget(planned, limit, reruns, runs), "Nothing was submitted."]
-        )
-    )
-    return "\n\n".join([*sections, *filter(None, [describe_problems(problems)])])
+    budget = format_budget(planned, limit, reruns, runs)
+    sections.append("\n".join([*budget, "Nothing was submitted."]))
+    if problems:
+        sections.append(describe_problems(problems))
+    return "\n\n".join(sections)
 
 
 def format_budget(
@@ -82,13 +80,12 @@ def format_budget(
     Lists each recipe, the total, the maximum with all reruns, and the limit. A
     configuration with several requested runs counts once per run.
     """
-    maximum = estimate_most((job.spec for job in planned), reruns)
-    repeated = reruns.repeats > 1 and any(
-        job.spec.purpose is Purpose.MEASURE for job in planned
-    )
-    all_jobs = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
+    all_jobs: list[PlannedJob] = []
+    for job in planned:
+        all_jobs += [job] * runs.get(job.spec.case_id, 1)
     specs = [job.spec for job in all_jobs]
     hours = sum(spec.gpu_hours for spec in specs)
+    max_hours = estimate_most((job.spec for job in planned), reruns)
     limit_text = f"; limit {limit:,.10g}" if limit is not None else ""
     lines = [*_list_recipes(all_jobs), f"{_format_hours(specs)}{limit_text}"]
     if limit is not None and hours > limit:
@@ -99,10 +96,13 @@ def format_budget(
                 break_on_hyphens=False,
             )
         )
-    if maximum > hours:
+    if max_hours > hours:
+        # only measured runs are repeated
+        has_measured = any(job.spec.purpose is Purpose.MEASURE for job in planned)
+        repeated = reruns.repeats > 1 and has_measured
         kinds = ", ".join(_list_reruns(reruns, repeated=repeated))
-        lines.append(fill(f"at most {maximum:,.1f} GPU-hours: {kinds}", WIDTH))
-    if limit is not None and maximum > max(hours, limit):
+        lines.append(fill(f"at most {max_hours:,.1f} GPU-hours: {kinds}", WIDTH))
+    if limit is not None and max_hours > max(hours, limit):
         lines.append(
             f"jobs beyond the limit of {limit:,.10g} GPU-hours are not started"
         )
@@ -111,14 +111,13 @@ def format_budget(
 
 def _list_recipes(jobs: Sequence[PlannedJob]) -> Iterator[str]:
     """Yield the jobs and GPU-hours of each recipe if there are several recipes."""
-    specs: dict[str, list[JobSpec]] = {}
+    specs_by_recipe: dict[str, list[JobSpec]] = {}
     for job in jobs:
-        specs.setdefault(f"{job.facts.recipe} {job.facts.release}", []).append(job.spec)
-    if len(specs) > 1:
-        yield from (
-            f"{name}: {_format_hours(recipe_specs)}"
-            for name, recipe_specs in specs.items()
-        )
+        recipe = f"{job.facts.recipe} {job.facts.release}"
+        specs_by_recipe.setdefault(recipe, []).append(job.spec)
+    if len(specs_by_recipe) > 1:
+        for recipe, specs in specs_by_recipe.items():
+            yield f"{recipe}: {_format_hours(specs)}"
 
 
 def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
@@ -144,37 +143,34 @@ def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
     Assumes that every configuration is repeated and retried as often as the settings
     allow, and that every follow-up job is started.
     """
-    return (
-        reruns.profile_hours
-        + reruns.suspect_hours
-        + sum(_estimate_maximum_of(spec, reruns) for spec in specs)
-    )
+    job_hours = sum(_estimate_max_hours_of_job(spec, reruns) for spec in specs)
+    return reruns.profile_hours + reruns.suspect_hours + job_hours
 
 
-def _estimate_maximum_of(spec: JobSpec, reruns: Reruns) -> float:
+def _estimate_max_hours_of_job(spec: JobSpec, reruns: Reruns) -> float:
     """Return the most GPU-hours of a job with all repeats, retries and node checks."""
     runs = reruns.repeats if spec.purpose is Purpose.MEASURE else 1
-    stall_retries = min(reruns.retries, 1)
-    confirmation = min(runs - 1, 1)  # never retried
-    starts = runs * (1 + reruns.retries) + stall_retries + confirmation
-    # the nodes of all runs except one fast run may be checked
-    node_checks = (
-        spec.occupied_gpus * (runs - 1) * CHECK_MINUTES / 60
-        if reruns.node_checks
-        else 0.0
-    )
-    return spec.gpu_hours * starts + node_checks
+    stall_retries = 1 if reruns.retries else 0
+    confirmations = 1 if runs > 1 else 0  # never retried
+    starts = runs * (1 + reruns.retries) + stall_retries + confirmations
+    check_hours = 0.0
+    if reruns.node_checks:
+        # the nodes of all runs except one fast run may be checked
+        check_hours = spec.occupied_gpus * (runs - 1) * CHECK_MINUTES / 60
+    return spec.gpu_hours * starts + check_hours
 
 
 def _format_hours(specs: Sequence[JobSpec]) -> str:
-    unknown = sum(not spec.gpu_hours for spec in specs)
+    """Format the number of jobs and their GPU-hours, as far as known."""
     jobs = count_noun(len(specs), "job")
-    if unknown and unknown == len(specs):
+    hours = sum(spec.gpu_hours for spec in specs)
+    unknown_count = sum(not spec.gpu_hours for spec in specs)
+    if not unknown_count:
+        return f"{jobs}, {hours:,.1f} GPU-hours of steps"
+    if unknown_count == len(specs):
         return f"{jobs} of unknown duration"
-    unknown_text = (
-        f" and {count_noun(unknown, 'job')} of unknown duration" if unknown else ""
-    )
-    return f"{jobs}, {sum(spec.gpu_hours for spec in specs):,.1f} GPU-hours of steps{unknown_text}"
+    unknown_jobs = count_noun(unknown_count, "job")
+    return f"{jobs}, {hours:,.1f} GPU-hours of steps and {unknown_jobs} of unknown duration"
 
 
 def _format_build(spec: JobSpec) -> list[str]:
@@ -182,34 +178,38 @@ def _format_build(spec: JobSpec) -> list[str]:
     if not spec.build:
         return []
     checkout = quote_word(str(spec.checkout))
-    return [
-        f"  first, unless built before: (cd {checkout} && {redact(shlex.join(spec.build), spec)})"
-    ]
+    command = redact(shlex.join(spec.build), spec)
+    return [f"  first, unless built before: (cd {checkout} && {command})"]
 
 
 def _format_job(
     spec: JobSpec, environment: dict[str, str], previous: dict[str, str] | None
 ) -> str:
-    """Format a planned job: size, folder, command, options and environment."""
-    purpose = (
-        ""
-        if spec.purpose is Purpose.MEASURE
-        else f", {spec.purpose}: not judged for speed"
-    )
-    hours = (
-        f"{spec.gpu_hours:,.2f} GPU-hours" if spec.gpu_hours else "GPU-hours unknown"
-    )
-    size = f"{count_noun(spec.nodes, 'node')}, {count_noun(spec.gpus, 'GPU')}, {hours}{purpose}"
+    """Format a planned job: size, folder, command, options and environment.
+
+    `environment` is the masked environment of the job, `previous` that of the previous
+    job in the same group, or None.
+    """
+    nodes, gpus = count_noun(spec.nodes, "node"), count_noun(spec.gpus, "GPU")
+    hours = "GPU-hours unknown"
+    if spec.gpu_hours:
+        hours = f"{spec.gpu_hours:,.2f} GPU-hours"
+    purpose = ""
+    if spec.purpose is not Purpose.MEASURE:
+        purpose = f", {spec.purpose}: not judged for speed"
+    launcher = f"{spec.via} {spec.variant}" if spec.variant else spec.via
     lines = [
-        f"{spec.case_id}  ({' '.join(filter(None, (spec.via, spec.variant)))})",
-        f"  {size}",
+        f"{spec.case_id}  ({launcher})",
+        f"  {nodes}, {gpus}, {hours}{purpose}",
         *_format_build(spec),
         f"  cd {quote_word(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",
         *_format_options(spec),
-        *([f"  excluded nodes: {','.join(spec.exclude)}"] if spec.exclude else []),
-        *(f"    {line}" for line in _format_environment(environment, previous)),
     ]
+    if spec.exclude:
+        lines.append(f"  excluded nodes: {','.join(spec.exclude)}")
+    for line in _format_environment(environment, previous):
+        lines.append(f"    {line}")
     return "\n".join(lines)
 
 
@@ -233,24 +233,23 @@ def _format_environment(
 ) -> Iterator[str]:
     """Yield the variables of a job, or those that differ from the previous job."""
     if previous is None:
-        yield from (
-            f"{name}={quote_word(value)}" for name, value in sorted(environment.items())
-        )
+        for name, value in sorted(environment.items()):
+            yield f"{name}={quote_word(value)}"
         return
     changed = {
         name: value
         for name, value in environment.items()
         if previous.get(name) != value
     }
-    yield "same environment as the job above" + (
-        ", except:" if changed or previous.keys() - environment.keys() else ""
-    )
-    yield from (
-        f"{name}={quote_word(value)}" for name, value in sorted(changed.items())
-    )
-    yield from (
-        f"without {name}" for name in sorted(previous.keys() - environment.keys())
-    )
+    removed = previous.keys() - environment.keys()
+    if not changed and not removed:
+        yield "same environment as the job above"
+        return
+    yield "same environment as the job above, except:"
+    for name, value in sorted(changed.items()):
+        yield f"{name}={quote_word(value)}"
+    for name in sorted(removed):
+        yield f"without {name}"
 
 
 def quote_word(text: str) -> str:
@@ -265,12 +264,10 @@ def quote_word(text: str) -> str:
 
 
 def _escape(character: str) -> str:
+    """Escape a character for bash's $'...': a newline becomes `\\x0a`."""
     if character in "\\'":
         return f"\\{character}"
-    return (
-        character
-        if character.isprintable()
-        else "".join(
-            f"\\x{byte:02x}" for byte in character.encode(errors="surrogatepass")
-        )
-    )
+    if character.isprintable():
+        return character
+    encoded = character.encode(errors="surrogatepass")
+    return "".join(f"\\x{byte:02x}" for byte in encoded)

@@ -36,8 +36,8 @@ from pytest_llmbench.launch.schedulers.registry import (
     load_scheduler,
 )
 
-NEWEST_MINOR = 20  # the newest minor version of Python to search for
-SECONDS = 30.0
+NEWEST_PYTHON_MINOR = 20  # the newest minor version of Python to search for
+COMMAND_SECONDS = 30.0
 
 # prints the missing modules, without importing any
 FIND_MODULES = "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
@@ -51,27 +51,29 @@ def find_virtual_environment(planned: PlannedJob) -> str:
 
 def _supplies_python(planned: PlannedJob) -> bool:
     """True if the launcher supplies the Python of its recipes."""
-    in_recipe = load_scheduler(planned.spec.via).runs_in_recipe(planned.spec.via)
-    return not in_recipe and not find_virtual_environment(planned)
+    via = planned.spec.via
+    runs_in_recipe = load_scheduler(via).runs_in_recipe(via)
+    return not runs_in_recipe and not find_virtual_environment(planned)
 
 
 def check_virtual_environment(
     planned: PlannedJob, machine: LocalMachine
 ) -> Iterator[JobProblem]:
     """Yield a problem if the required virtual environment is missing or broken."""
-    facts, folder = planned.facts, find_virtual_environment(planned)
     if _supplies_python(planned):
         return
+    facts = planned.facts
+    folder = find_virtual_environment(planned)
     if folder and not (Path(folder) / "bin" / "python").exists():
         yield JobProblem(
             f"the virtual environment {folder} has no bin/python",
-            _advise_environment(planned, machine),
+            _advise_virtual_environment(planned, machine),
         )
     elif facts.virtual_environment and not folder:
         name = f"{facts.recipe} {facts.release}"
         yield JobProblem(
             f"{name} needs a virtual environment",
-            _advise_environment(planned, machine),
+            _advise_virtual_environment(planned, machine),
         )
 
 
@@ -82,16 +84,17 @@ def check_python_version(
     facts = planned.facts
     if not facts.python or _supplies_python(planned):
         return
-    name, python = f"{facts.recipe} {facts.release}", _find_python(planned)
+    name = f"{facts.recipe} {facts.release}"
+    python = _find_python(planned)
     if not python:
         problem = f"{name} needs Python {facts.python}, but there is no python on the job's PATH"
-        yield JobProblem(problem, _advise_environment(planned, machine))
+        yield JobProblem(problem, _advise_virtual_environment(planned, machine))
         return
     version = _read_python_version(python, planned, machine)
     if not is_required_version(version, facts.python):
         actual = f"Python {version}" if version else "a program that prints no version"
         problem = f"{name} needs Python {facts.python}; {python} is {actual}"
-        yield JobProblem(problem, _advise_environment(planned, machine))
+        yield JobProblem(problem, _advise_virtual_environment(planned, machine))
 
 
 def check_python_modules(
@@ -101,16 +104,16 @@ def check_python_modules(
 
     Checks only jobs on this machine: the Python of a compute node is unknown.
     """
-    facts, python = planned.facts, _find_python(planned)
+    facts = planned.facts
+    python = _find_python(planned)
     if not load_scheduler(planned.spec.via).is_local or not facts.modules or not python:
         return
-    path = dict(planned.spec.environment).get("PATH", "")
-    done = machine.run(
+    output = machine.run(
         [python, "-c", FIND_MODULES, *facts.modules],
-        timeout=SECONDS,
-        environment={"PATH": path},
+        timeout=COMMAND_SECONDS,
+        environment={"PATH": _get_path(planned)},
     )
-    missing = [name for name in done.out.split() if name in facts.modules]
+    missing = [name for name in output.out.split() if name in facts.modules]
     if missing:
         names = " and ".join(missing)
         remedy = (
@@ -123,27 +126,34 @@ def check_python_modules(
         )
 
 
+def _get_path(planned: PlannedJob) -> str:
+    """Return the PATH of a job, or ""."""
+    return dict(planned.spec.environment).get("PATH", "")
+
+
 def _find_python(planned: PlannedJob) -> str | None:
-    """Return the Python of a job: its variable `PYTHON`, or the first on its PATH."""
-    environment = dict(planned.spec.environment)
-    names = filter(None, (environment.get("PYTHON"), "python", "python3"))
-    return next(
-        filter(
-            None,
-            (shutil.which(name, path=environment.get("PATH", "")) for name in names),
-        ),
-        None,
-    )
+    """Return the Python of a job, or None if there is none.
+
+    Its variable `PYTHON` if that is a program, else `python` or `python3` on its PATH.
+    """
+    python = dict(planned.spec.environment).get("PYTHON")
+    for name in (python, "python", "python3"):
+        program = shutil.which(name, path=_get_path(planned)) if name else None
+        if program:
+            return program
+    return None
 
 
 def _read_python_version(
     python: str, planned: PlannedJob, machine: LocalMachine
 ) -> str:
-    path = dict(planned.spec.environment).get("PATH", "")
-    done = machine.run(
-        [python, "--version"], timeout=SECONDS, environment={"PATH": path}
+    """Return the version that a Python prints, or ""."""
+    output = machine.run(
+        [python, "--version"],
+        timeout=COMMAND_SECONDS,
+        environment={"PATH": _get_path(planned)},
     )
-    return _read_version(done.out + done.err)
+    return _read_version(output.out + output.err)
 
 
 # --- Python versions ------------------------------------------------------------------
@@ -158,11 +168,9 @@ def is_required_version(version: str, required: str) -> bool:
     required_numbers = _split_version(_read_version(required))
     if not version_numbers or not required_numbers:
         return False
-    return (
-        version_numbers >= required_numbers
-        if _accepts_newer(required)
-        else version_numbers[: len(required_numbers)] == required_numbers
-    )
+    if _accepts_newer(required):
+        return version_numbers >= required_numbers
+    return version_numbers[: len(required_numbers)] == required_numbers
 
 
 def _accepts_newer(required: str) -> bool:
@@ -170,6 +178,7 @@ def _accepts_newer(required: str) -> bool:
 
 
 def _read_version(text: str) -> str:
+    """Return the first version number in a text such as `Python 3.12.4`, or ""."""
     match = re.search(r"\d+(?:\.\d+)+", text)
     return match[0] if match else ""
 
@@ -178,32 +187,28 @@ def _split_version(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in version.split(".") if number)
 
 
-def _advise_environment(planned: PlannedJob, machine: LocalMachine) -> str:
+def _advise_virtual_environment(planned: PlannedJob, machine: LocalMachine) -> str:
     """Advise how to create a virtual environment with the required Python.
 
-    Prefers a program on the job's PATH.
+    Prefers a suitable program on the job's PATH.
     """
     required = planned.facts.python
-    path = dict(planned.spec.environment).get("PATH", "")
-    oldest = _split_version(_read_version(required))[:2]
+    path = _get_path(planned)
     then = "then set `virtual_environment: DIR` in the cluster file"
-    if not oldest:
+    required_numbers = _split_version(_read_version(required))
+    if not required_numbers:
         return f"python3 -m venv DIR, {then}"
-    minors = (
-        range(NEWEST_MINOR, oldest[1] - 1, -1)
-        if _accepts_newer(required)
-        else [oldest[1]]
-    )
-    names = ("python3", *(f"python{oldest[0]}.{minor}" for minor in minors))
-    programs = filter(None, (shutil.which(name, path=path) for name in names))
-    suitable = (
-        name
-        for name in programs
-        if is_required_version(_read_python_version(name, planned, machine), required)
-    )
-    if python := next(suitable, None):
-        return f"{python} -m venv DIR, {then}"
-    version = ".".join(map(str, oldest))
+    major, oldest_minor, *_ = required_numbers
+    newest_minor = NEWEST_PYTHON_MINOR if _accepts_newer(required) else oldest_minor
+    minors = range(newest_minor, oldest_minor - 1, -1)
+    for name in ("python3", *(f"python{major}.{minor}" for minor in minors)):
+        python = shutil.which(name, path=path)
+        if python is None:
+            continue
+        version = _read_python_version(python, planned, machine)
+        if is_required_version(version, required):
+            return f"{python} -m venv DIR, {then}"
+    version = f"{major}.{oldest_minor}"
     if shutil.which("conda", path=path):
         return f"conda create -p DIR python={version}, {then}"
     return f"there is no Python {required} on the PATH: install it (for example with conda: python={version}), {then}"
@@ -225,9 +230,12 @@ def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
 
     A cluster file may contain stage folders of other recipes.
     """
-    names = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
+    pairs = (*planned.facts.required, *planned.facts.optional)
+    documented_variables = {name for name, _ in pairs}
     return {
-        name: folder for name, folder in find_stages(planned).items() if name in names
+        name: folder
+        for name, folder in find_stages(planned).items()
+        if name in documented_variables
     }
 
 
@@ -239,7 +247,7 @@ def format_setup_command(planned: PlannedJob) -> str:
 def format_image_source(facts: LaunchFacts) -> str:
     """Format the source of a recipe's container image for enroot.
 
-    enroot separates the registry by #.
+    enroot separates the registry by #: `docker://nvcr.io#nvidia/nemo:25.04`.
     """
     return f"docker://{facts.image_source.replace('/', '#', 1)}"
 
@@ -254,11 +262,8 @@ def check_launch(
 
     Writes nothing, and queries each scheduler at most once.
     """
-    return group_problems(
-        _run_checks(
-            planned, cluster, schedulers, _cache_commands(machine or LocalMachine())
-        )
-    )
+    cached_machine = _cache_commands(machine or LocalMachine())
+    return group_problems(_run_checks(planned, cluster, schedulers, cached_machine))
 
 
 def _run_checks(
@@ -269,12 +274,9 @@ def _run_checks(
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     """Yield the problems of all preflight checks, each with its job."""
     for name, check in CHECKS.items():
-        problems = (
-            (job, problem)
-            for job in planned
-            for problem in _report_denied(check(job, machine))
-        )
-        yield from ((job, replace(problem, check=name)) for job, problem in problems)
+        for job in planned:
+            for problem in _report_denied(check(job, machine)):
+                yield job, replace(problem, check=name)
     yield from check_disk_space(planned, machine)
     for scheduler, jobs in schedulers.group(planned).items():
         yield from scheduler.check_jobs(jobs, cluster)
@@ -293,7 +295,10 @@ def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
 
 
 def _cache_commands(machine: LocalMachine) -> LocalMachine:
-    """Return a machine that runs equal commands only once."""
+    """Return a machine that runs equal commands only once.
+
+    Many jobs use the same Python. Commands are compared without their environment.
+    """
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 
     def run_cached(
@@ -303,7 +308,7 @@ def _cache_commands(machine: LocalMachine) -> LocalMachine:
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         words = tuple(arguments)
-        if words not in outputs:  # many jobs use the same Python
+        if words not in outputs:
             outputs[words] = machine.run(
                 arguments, timeout=timeout, environment=environment
             )

@@ -40,9 +40,8 @@ class JobProblem:
     text: str
     remedy: str
     detail: str = ""  # specific to this job: `32 nodes`
-    check: PreflightCheck | None = (
-        None  # None: found by no check of a launch, as in `llmbench setup`
-    )
+    # None: found by no check of a launch, as in `llmbench setup`
+    check: PreflightCheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +50,8 @@ class LaunchProblem:
 
     text: str
     remedy: str
-    cases: tuple[
-        str, ...
-    ]  # the affected configurations without duplicates, with their details
+    # the affected configurations without duplicates, with their details
+    cases: tuple[str, ...]
     check: PreflightCheck | None = None
 
 
@@ -61,13 +59,16 @@ def group_problems(
     problems: Iterable[tuple[PlannedJob, JobProblem]],
 ) -> tuple[LaunchProblem, ...]:
     """Merge equal problems of several jobs, in the order in which they were found."""
-    cases: dict[tuple[str, str, PreflightCheck | None], dict[str, None]] = {}
+    cases_by_problem: dict[tuple[str, str, PreflightCheck | None], list[str]] = {}
     for planned, problem in problems:
-        case = planned.spec.case_id + (f" ({problem.detail})" if problem.detail else "")
-        cases.setdefault((problem.text, problem.remedy, problem.check), {})[case] = None
+        case = planned.spec.case_id
+        if problem.detail:
+            case += f" ({problem.detail})"
+        key = (problem.text, problem.remedy, problem.check)
+        cases_by_problem.setdefault(key, []).append(case)
     return tuple(
-        LaunchProblem(text, remedy, tuple(names), check)
-        for (text, remedy, check), names in cases.items()
+        LaunchProblem(text, remedy, tuple(dict.fromkeys(cases)), check)
+        for (text, remedy, check), cases in cases_by_problem.items()
     )
 
 
@@ -76,20 +77,18 @@ def describe_problems(problems: Sequence[LaunchProblem]) -> str:
     if not problems:
         return ""
     heading = f"{count_noun(len(problems), 'problem')} to solve before the launch:"
-    entries = (
-        _describe_problem(number, problem) for number, problem in enumerate(problems, 1)
-    )
-    ignorable = dict.fromkeys(
+    lines = [heading]
+    for number, problem in enumerate(problems, start=1):
+        lines.append(_describe_problem(number, problem))
+    ignorable = [
         problem.check
         for problem in problems
         if problem.check not in (None, *NEVER_IGNORED)
-    )
-    hint = (
-        [f"to launch anyway, ignore a check: --llmb-ignore={next(iter(ignorable))}"]
-        if ignorable
-        else []
-    )
-    return "\n".join((heading, *entries, *hint))
+    ]
+    if ignorable:
+        example = f"--llmb-ignore={ignorable[0]}"
+        lines.append(f"to launch anyway, ignore a check: {example}")
+    return "\n".join(lines)
 
 
 def describe_overruled(problem: LaunchProblem) -> str:
@@ -98,13 +97,22 @@ def describe_overruled(problem: LaunchProblem) -> str:
 
 
 def _describe_problem(number: int, problem: LaunchProblem) -> str:
-    affected = f"{count_noun(len(problem.cases), 'configuration')}: {join_first(problem.cases, LISTED_CASES)}"
+    """Format a problem: its number, check and text, its configurations, its remedy."""
+    count = count_noun(len(problem.cases), "configuration")
+    affected = f"{count}: {join_first(problem.cases, LISTED_CASES)}"
     check = f"[{problem.check}] " if problem.check else ""
-    lines = [_wrap(check + problem.text, f"{number:>2}. "), _wrap(affected, " " * 6)]
-    return "\n".join([*lines, _wrap(f"do: {problem.remedy}", " " * 6)])
+    indent = " " * 6
+    return "\n".join(
+        [
+            _wrap(check + problem.text, f"{number:>2}. "),
+            _wrap(affected, indent),
+            _wrap(f"do: {problem.remedy}", indent),
+        ]
+    )
 
 
 def _wrap(text: str, prefix: str) -> str:
+    """Wrap a text to the terminal; `prefix` precedes the first line, blanks the rest."""
     return fill(
         escape(text),
         WIDTH,
