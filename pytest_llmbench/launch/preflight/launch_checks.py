@@ -323,35 +323,45 @@ def _cache_commands(machine: LocalMachine) -> LocalMachine:
 def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the problems of a job's folder and its script."""
     directory, script = planned.spec.directory, find_script(planned)
-    remedy = f"set {_name_folder(planned)}"
-    if unset := re.match(r"\$\{?(\w+)", str(directory)):
-        if unset[1] not in list_missing(
-            planned.spec, planned.facts
-        ):  # else check_variables reports it
+    remedy = f"set {_name_folder_setting(planned)}"
+    unset_variable = re.match(r"\$\{?(\w+)", str(directory))  # `${STAGE_PATH}/grok1`
+    if unset_variable:
+        variable = unset_variable[1]
+        # check_variables reports required variables
+        if variable not in list_missing(planned.spec, planned.facts):
             yield JobProblem(
-                f"the recipe's folder is {directory}, but {unset[1]} is not set", remedy
+                f"the recipe's folder is {directory}, but {variable} is not set", remedy
             )
     elif not directory.is_dir():
-        if (
-            directory not in find_documented_stages(planned).values()
-        ):  # else check_stage reports it
+        # check_stage reports stage folders
+        if directory not in find_documented_stages(planned).values():
             yield JobProblem(
                 f"there is no folder {directory}", f"create it, or {remedy}"
             )
-    elif script and not script.is_file():
-        yield _report_missing_script(planned, script)
-    elif (
-        script
-        and script == directory / planned.spec.command[0]
-        and not machine.may(script, os.X_OK)
-    ):
-        yield JobProblem(f"{script} is not executable", f"chmod +x {script}")
-    elif script and not machine.may(script, os.R_OK):
-        yield JobProblem(f"{script} is not readable", "ask its owner for permission")
+    elif script:
+        yield from _check_script_file(planned, script, machine)
     yield from load_scheduler(planned.spec.via).check_script(planned, machine)
 
 
-def _name_folder(planned: PlannedJob) -> str:
+def _check_script_file(
+    planned: PlannedJob, script: Path, machine: LocalMachine
+) -> Iterator[JobProblem]:
+    """Yield a problem if the script is missing, not executable or not readable.
+
+    Only a script that is itself the program of the job must be executable.
+    """
+    program, *_ = planned.spec.command
+    is_program = script == planned.spec.directory / program
+    if not script.is_file():
+        yield _report_missing_script(planned, script)
+    elif is_program and not machine.may(script, os.X_OK):
+        yield JobProblem(f"{script} is not executable", f"chmod +x {script}")
+    elif not machine.may(script, os.R_OK):
+        yield JobProblem(f"{script} is not readable", "ask its owner for permission")
+
+
+def _name_folder_setting(planned: PlannedJob) -> str:
+    """Name the key of the cluster file that sets the recipe's folder."""
     name = f"{planned.facts.recipe}-{planned.facts.release}"
     return f"`folder` of {name} under `installed:` in the cluster file"
 
@@ -365,17 +375,13 @@ def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
     if facts.file and directory == facts.file.absolute().parent:
         return JobProblem(
             f"the folder of {facts.recipe} {facts.release} is unknown: {script.name} was not found",
-            f"set {_name_folder(planned)}",
+            f"set {_name_folder_setting(planned)}",
         )
-    setup = (
-        f"run `{format_setup_command(planned)}`, or "
-        if directory in find_documented_stages(planned).values()
-        else ""
-    )
-    return JobProblem(
-        f"there is no {script.name} in {script.parent}",
-        f"{setup}set {_name_folder(planned)}",
-    )
+    remedy = f"set {_name_folder_setting(planned)}"
+    # the setup step of a recipe writes its script to a stage folder
+    if directory in find_documented_stages(planned).values():
+        remedy = f"run `{format_setup_command(planned)}`, or {remedy}"
+    return JobProblem(f"there is no {script.name} in {script.parent}", remedy)
 
 
 def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
@@ -390,18 +396,20 @@ def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProbl
             yield JobProblem(
                 f"{name}={folder}: no such folder", f"create it, or correct {name}"
             )
-        elif not machine.may(_find_results_folder(planned, folder), os.W_OK | os.X_OK):
-            yield JobProblem(
-                f"{name}: cannot write to {_find_results_folder(planned, folder)}",
-                "ask its owner for permission, or use another folder",
-            )
+        else:
+            results_folder = _find_results_folder(planned, folder)
+            if not machine.may(results_folder, os.W_OK | os.X_OK):
+                yield JobProblem(
+                    f"{name}: cannot write to {results_folder}",
+                    "ask its owner for permission, or use another folder",
+                )
 
 
 def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
     """Return the folder for a job's results.
 
-    Uses the recipe's folder in an installation, because the stage folder above it may
-    be read-only. Without an installation it is the stage folder.
+    The recipe's folder in an installation of llmb-run, because the stage folder above
+    it may be read-only; without an installation, the stage folder.
     """
     workload = dict(planned.spec.environment).get("LLMB_WORKLOAD", "")
     return Path(workload) if workload and Path(workload).is_dir() else stage
@@ -412,24 +420,27 @@ def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProb
 
     A broken import leaves an empty image.
     """
-    images = find_images(
-        planned.facts.image,
-        find_stages(planned),
-        dict(planned.spec.environment).get(IMAGE, ""),
-    )
-    present = [path for path in images if path.is_file()]
-    if images and not present:
-        folders = " and ".join(str(path.parent) for path in images)
-        setup = format_setup_command(planned)
+    override = dict(planned.spec.environment).get(IMAGE, "")
+    candidates = find_images(planned.facts.image, find_stages(planned), override)
+    if not candidates:
+        return
+    expected = candidates[0]
+    setup = format_setup_command(planned)
+    present = [path for path in candidates if path.is_file()]
+    if not present:
+        folders = " and ".join(str(path.parent) for path in candidates)
+        command = setup
         if not planned.facts.setup and planned.facts.image_source:
-            setup = f"enroot import --output {images[0]} {format_image_source(planned.facts)}"
+            source = format_image_source(planned.facts)
+            command = f"enroot import --output {expected} {source}"
         yield JobProblem(
-            f"no container image {images[0].name} in {folders}", f"run `{setup}`"
+            f"no container image {expected.name} in {folders}", f"run `{command}`"
         )
-    elif present and not present[0].stat().st_size:
+        return
+    used = present[0]
+    if not used.stat().st_size:
         yield JobProblem(
-            f"the container image {present[0]} is empty",
-            f"delete it and run `{format_setup_command(planned)}`",
+            f"the container image {used} is empty", f"delete it and run `{setup}`"
         )
 
 
@@ -446,31 +457,25 @@ def check_variables(
 
 def check_token(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the required secrets that a job lacks. Never shows a value."""
-    return _report_missing(
-        planned, filter(_is_secret, list_missing(planned.spec, planned.facts))
-    )
+    missing = list_missing(planned.spec, planned.facts)
+    return _report_missing(planned, [name for name in missing if _is_secret(name)])
 
 
 def _is_secret(name: str) -> bool:
+    """True if the name of a variable shows that its value is secret."""
     return bool(find_secret_names({name: ""}))
 
 
 def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobProblem]:
     """Yield a problem for each variable that is not set."""
-    meanings = dict(
-        (
-            ("HF_TOKEN", "Hugging Face access token"),
-            *planned.facts.optional,
-            *planned.facts.required,
-        )
-    )
-    default = "an argument of its configuration uses it"
-    return (
-        JobProblem(
-            f"{name} is not set: {meanings.get(name, default)}", _advise_setting(name)
-        )
-        for name in names
-    )
+    meanings = {
+        "HF_TOKEN": "Hugging Face access token",
+        **dict(planned.facts.optional),
+        **dict(planned.facts.required),
+    }
+    for name in names:
+        meaning = meanings.get(name, "an argument of its configuration uses it")
+        yield JobProblem(f"{name} is not set: {meaning}", _advise_setting(name))
 
 
 def check_forbidden(
@@ -487,9 +492,12 @@ def check_forbidden(
 
 
 def _advise_setting(name: str) -> str:
+    """Advise how to set a variable of a job."""
     for scheduler in list_schedulers():
         for key in ("account", "partition"):
-            if name in scheduler.cluster_variables.get(key, ())[:1]:
+            variables = scheduler.cluster_variables.get(key, ())
+            # the first variable is the one that the submission command reads
+            if variables and name == variables[0]:
                 return f"set `{key}` in the cluster file"
     return f"export {name}=..., or set it under `environment:` in the cluster file"
 
@@ -499,15 +507,16 @@ def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobP
 
     Each scheduler checks its own programs.
     """
-    path = dict(planned.spec.environment).get("PATH", "")
+    path = _get_path(planned)
     scheduler = load_scheduler(planned.spec.via)
-    programs = dict.fromkeys([planned.spec.command[0], "bash"])
+    command_program, *_ = planned.spec.command
+    programs = dict.fromkeys([command_program, "bash"])
     for name in programs:
-        if (
-            "/" not in name
-            and not scheduler.find_via(name)
-            and not shutil.which(name, path=path)
-        ):
+        is_path = "/" in name  # check_script checks the file
+        is_of_scheduler = bool(scheduler.find_via(name))
+        if is_path or is_of_scheduler:
+            continue
+        if shutil.which(name, path=path) is None:
             remedy = "install it, or add its folder to PATH under `environment:` in the cluster file"
             yield JobProblem(f"no program {name!r} on the job's PATH", remedy)
 
@@ -519,54 +528,55 @@ def check_checkpoint(
     planned: PlannedJob, _machine: LocalMachine
 ) -> Iterator[JobProblem]:
     """Yield a problem if the checkpoint that a job is to load cannot be loaded."""
-    if (
-        planned.spec.purpose is not Purpose.LOAD_CHECKPOINT
-        or planned.facts.checkpoint is None
-    ):
+    checkpoint = planned.facts.checkpoint
+    if planned.spec.purpose is not Purpose.LOAD_CHECKPOINT or checkpoint is None:
         return
     environment = dict(planned.spec.environment)
-    names = [
-        name for name, value in planned.facts.checkpoint.load if "{checkpoint}" in value
-    ]
-    for name in names:
-        stage = next(iter(find_stages(planned).values()), None)
-        if problem := explain_unloadable(Path(environment.get(name, "")), stage):
+    for name, template in checkpoint.load:
+        if "{checkpoint}" not in template:
+            continue
+        folder = environment.get(name, "")
+        stage = _find_first_stage(planned)
+        if problem := explain_unloadable(Path(folder), stage):
             yield JobProblem(
-                f"{name}={environment.get(name, '')}: {problem}",
-                "correct --llmb-load-checkpoint",
+                f"{name}={folder}: {problem}", "correct --llmb-load-checkpoint"
             )
+
+
+def _find_first_stage(planned: PlannedJob) -> Path | None:
+    """Return the stage folder that a job uses, or None without one."""
+    return next(iter(find_stages(planned).values()), None)
 
 
 def check_disk_space(
     jobs: Sequence[PlannedJob], machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     """Yield the jobs whose checkpoints do not fit on the disk together."""
-    for stage in {next(iter(find_stages(job).values()), None): None for job in jobs}:
-        saving = [
-            job
-            for job in jobs
-            if _is_saving(job) and next(iter(find_stages(job).values()), None) == stage
-        ]
-        if (
-            stage is None or not saving or not os.path.isdir(stage)
-        ):  # is_dir raises without permission
+    jobs_by_stage: dict[Path, list[PlannedJob]] = {}
+    for job in jobs:
+        stage = _find_first_stage(job)
+        if stage is not None and _is_saving(job):
+            jobs_by_stage.setdefault(stage, []).append(job)
+    for stage, saving_jobs in jobs_by_stage.items():
+        if not os.path.isdir(stage):  # Path.is_dir raises without permission
             continue
-        needed, free = sum(map(_estimate_checkpoint, saving)), machine.free_bytes(stage)
-        if needed > free:
-            problem = f"the checkpoints need {_format_size(needed)}, but {stage} has {_format_size(free)} free"
-            for job in saving:
-                yield (
-                    job,
-                    JobProblem(
-                        problem,
-                        "free disk space, or select fewer configurations with -k",
-                        _format_size(_estimate_checkpoint(job)),
-                        PreflightCheck.DISK_SPACE,
-                    ),
-                )
+        needed = sum(_estimate_checkpoint(job) for job in saving_jobs)
+        free = machine.free_bytes(stage)
+        if needed <= free:
+            continue
+        text = f"the checkpoints need {_format_size(needed)}, but {stage} has {_format_size(free)} free"
+        for job in saving_jobs:
+            problem = JobProblem(
+                text=text,
+                remedy="free disk space, or select fewer configurations with -k",
+                detail=_format_size(_estimate_checkpoint(job)),
+                check=PreflightCheck.DISK_SPACE,
+            )
+            yield job, problem
 
 
 def _is_saving(planned: PlannedJob) -> bool:
+    """True if a job saves a checkpoint."""
     return (
         planned.spec.purpose is Purpose.SAVE_CHECKPOINT
         and planned.facts.checkpoint is not None
@@ -574,10 +584,11 @@ def _is_saving(planned: PlannedJob) -> bool:
 
 
 def _estimate_checkpoint(planned: PlannedJob) -> int:
+    """Return the documented size of a job's checkpoint in bytes, or 0 if unknown."""
     checkpoint = planned.facts.checkpoint
-    return (
-        dict(checkpoint.size_bytes).get(planned.spec.key.size, 0) if checkpoint else 0
-    )
+    if checkpoint is None:
+        return 0
+    return dict(checkpoint.size_bytes).get(planned.spec.key.size, 0)
 
 
 def _format_size(count: int) -> str:
