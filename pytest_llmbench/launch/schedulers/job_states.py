@@ -107,6 +107,7 @@ def explain_by_state(
 
 
 def _explain_no_end(status: JobStatus, scheduler: str) -> str:
+    """Explain that a job has not ended, or that its end is unknown."""
     if status.phase is Phase.UNKNOWN:
         return f"{scheduler} has no record of it (any more), so its end is unknown"
     return f"it has not ended: {scheduler} reports {status.state or 'no state'}"
@@ -127,23 +128,28 @@ def format_exit(code: str) -> str:
 
     Results: `exit code 7`, `signal 11 (SIGSEGV)`, `out of memory`.
     """
-    exit_code, _, number = code.partition(":")
-    if not (exit_code.isdecimal() and number.isdecimal()):
+    exit_code, _, signal_text = code.partition(":")
+    if not (exit_code.isdecimal() and signal_text.isdecimal()):
         return f"exit code {code!r}"
-    if int(number) == OUT_OF_MEMORY_SIGNAL:
+    signal_number = int(signal_text)
+    if signal_number == OUT_OF_MEMORY_SIGNAL:
         return "out of memory"
-    if int(number):
-        return f"signal {number}{_name_signal(int(number))}"
+    if signal_number:  # 0: the job ended by itself
+        return f"signal {signal_text}{_name_signal(signal_number)}"
     return f"exit code {exit_code}"
 
 
 def _name_signal(number: int) -> str:
+    """Return ` (SIGSEGV)` for 11; "" for a number without a name."""
     # most real-time signals are valid but have no name
-    names = (f" ({known.name})" for known in signal.Signals if known == number)
-    return next(names, "")
+    for named_signal in signal.Signals:
+        if named_signal == number:
+            return f" ({named_signal.name})"
+    return ""
 
 
 def _explain_completed(status: JobStatus) -> JobEnd:
+    """Explain a COMPLETED job: a success, unless the job or a step of it failed."""
     if status.exit_code not in ("", SUCCESS):
         text = f"COMPLETED, yet with {format_exit(status.exit_code)}"
         return JobEnd(Blame.RUN, text)

@@ -25,7 +25,7 @@ from pytest_llmbench.launch.schedulers.submission import (
     start_command,
 )
 
-LOOK = "ps -ef"  # shows whether an untracked command runs
+SHOW_PROCESSES = "ps -ef"  # shows whether an untracked command runs
 
 JOB_EXIT = "job.exit"
 JOB_CANCELLED = "job.cancelled"
@@ -34,7 +34,7 @@ JOB_GRACE_SECONDS = 10.0
 JUST_KILLED_SECONDS = 0.5
 
 # variables that make a run unsuitable for comparison; the recipe launcher records them
-_TELLING = (
+_RECORDED_VARIABLES = (
     "ENABLE_PROFILE",
     "ENABLE_NCCLTRACE",
     "ENABLE_NCCL_TRACE",
@@ -90,22 +90,21 @@ class LocalScheduler(Scheduler):
 
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
         """Find a job that was started just before pytest was killed, or return None."""
-        begun = self._tools.records.find_process(job.number)
-        if begun is None or not path_exists(self.find_log(job)):
+        job_process = self._tools.records.find_process(job.number)
+        if job_process is None:
+            return None
+        log = self.find_log(job)
+        if not path_exists(log):
             return None
         code = process.wait(
-            begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._tools.sleep
+            job_process, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._tools.sleep
         )
         if code == process.NEVER_RAN:
             return None
-        if (
-            code is None
-            and not path_exists(job.folder / JOB_CANCELLED)
-            and not process.is_alive(begun)
-        ):
-            raise SubmitError(
-                describe_doubt(job, self.find_log(job), LOOK), uncertain=True
-            )
+        was_cancelled = path_exists(job.folder / JOB_CANCELLED)
+        if code is None and not was_cancelled and not process.is_alive(job_process):
+            # the wrapper was killed, perhaps before the command ran
+            raise SubmitError(describe_doubt(job, log, SHOW_PROCESSES), uncertain=True)
         return self._describe_submission(job)
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
@@ -114,40 +113,43 @@ class LocalScheduler(Scheduler):
 
     def cancel(self, jobs: Sequence[Job]) -> str:
         """End jobs with all their processes; return the problems, or ""."""
-        return "\n".join(filter(None, map(self._end, jobs)))
+        problems = [self._end_job(job) for job in jobs]
+        return "\n".join(problem for problem in problems if problem)
 
-    def _end(self, job: Job) -> str:
-        begun = self._tools.records.find_process(job.number)
-        if begun is None:
+    def _end_job(self, job: Job) -> str:
+        """End a job and record that it was cancelled; return the problem, or ""."""
+        job_process = self._tools.records.find_process(job.number)
+        if job_process is None:
             return f"job {job.number}: the journal has no process for it"
         try:
-            if process.read_exit_code(job.folder / JOB_EXIT) is None:
+            if process.read_exit_code(job.folder / JOB_EXIT) is None:  # still runs
                 (job.folder / JOB_CANCELLED).touch()
-            process.stop(begun, JOB_GRACE_SECONDS, self._tools.sleep)
+            process.stop(job_process, JOB_GRACE_SECONDS, self._tools.sleep)
         except (LaunchError, OSError) as error:
             return f"job {job.number}: {error}"
         return ""
 
     def _find_status(self, job: Job) -> JobStatus:
         """Return the status of a local job from its process and its exit file."""
-        begun = self._tools.records.find_process(job.number)
-        running = begun is not None and process.is_alive(begun)
+        job_process = self._tools.records.find_process(job.number)
+        running = job_process is not None and process.is_alive(job_process)
         # read after is_alive: the process writes its exit code last, so that a missing
         # exit code means that it was killed
         code = process.read_exit_code(job.folder / JOB_EXIT)
         phase, state, exit_code = _find_state(
             running, code, cancelled=path_exists(job.folder / JOB_CANCELLED)
         )
-        started = _read_modified(_find_record(job))
+        started = _read_modified(_find_record(job))  # written just before the start
         ended = _read_modified(job.folder / JOB_EXIT) if phase is Phase.ENDED else None
+        elapsed_seconds = None
+        if started and ended:
+            elapsed_seconds = (ended - started).total_seconds()
         return JobStatus(
             phase=phase,
             state=state,
             nodes=(socket.gethostname(),),
             exit_code=exit_code,
-            elapsed_seconds=(ended - started).total_seconds()
-            if started and ended
-            else None,
+            elapsed_seconds=elapsed_seconds,
             submitted=started,
             started=started,
             ended=ended,
@@ -168,18 +170,31 @@ def _find_state(
     """
     if running and code is None:
         return Phase.RUNNING, "RUNNING", ""
-    exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"
+    exit_code = _format_exit_code(code)
     if cancelled:
         return Phase.ENDED, "CANCELLED", exit_code
     return Phase.ENDED, "COMPLETED" if code == 0 else "FAILED", exit_code
 
 
+def _format_exit_code(code: int | None) -> str:
+    """Format an exit code as Slurm does: 7 as `7:0`, 137 (signal 9) as `0:9`."""
+    if code is None:
+        return ""
+    if code > 128:
+        return f"0:{code - 128}"
+    return f"{code}:0"
+
+
 def _find_record(job: Job) -> Path:
+    """Return the path of a job's record in the recipe launcher's layout."""
     return job.folder / f"llmb-config_{job.number}.yaml"
 
 
 def _write_record(job: Job, now: datetime) -> None:
-    """Write the record of a job in the recipe launcher's layout, as far as known here."""
+    """Write the record of a job in the recipe launcher's layout, as far as known here.
+
+    Raises SubmitError if the record cannot be written.
+    """
     import yaml
 
     key, environment = job.spec.key, dict(job.spec.environment)
@@ -204,7 +219,9 @@ def _write_record(job: Job, now: datetime) -> None:
             "profile_enabled": job.spec.purpose is Purpose.PROFILE,
             "strong_scaling": key.scaling == "strong",
             "env_overrides": {
-                name: environment[name] for name in _TELLING if environment.get(name)
+                name: environment[name]
+                for name in _RECORDED_VARIABLES
+                if environment.get(name)
             },
         },
     }
@@ -219,6 +236,7 @@ def _write_record(job: Job, now: datetime) -> None:
 
 
 def _read_modified(path: Path) -> datetime | None:
+    """Return the modification time of a file, or None if the file cannot be read."""
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC)
     except OSError:

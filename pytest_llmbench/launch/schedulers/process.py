@@ -8,7 +8,8 @@ import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,19 +90,14 @@ def start(
         )
     mark = secrets.token_hex(16)
     mover = shutil.which("mv", path=os.defpath) or "mv"
-    arguments = [
-        "sh",
-        "-c",
-        WRAPPER,
-        str(exit_file),
-        mover,
-        str(directory),
-        program,
-        *command[1:],
-    ]
+    shell = ["sh", "-c", WRAPPER, str(exit_file), mover, str(directory)]
+    full_command = [program, *command[1:]]
+    marked_environment = {**environment, MARK: mark}
     out = _open_output(output)
     try:
-        process, gate = _start_held(arguments, {**environment, MARK: mark}, out, mark)
+        process, gate = _start_wrapper(
+            shell, full_command, marked_environment, out, mark
+        )
     except BaseException:
         output.unlink()
         raise
@@ -115,28 +111,31 @@ def start(
         output.unlink()
         exit_file.unlink(missing_ok=True)
         raise
-    _let_go(process, gate)
+    _release_wrapper(process, gate)
     return process
 
 
-def _start_held(
-    arguments: list[str], environment: Mapping[str, str], out: int, mark: str
+def _start_wrapper(
+    shell: list[str],
+    command: list[str],
+    environment: Mapping[str, str],
+    out: int,
+    mark: str,
 ) -> tuple[Process, int]:
     """Start the wrapper, which waits before it runs the command.
 
-    Returns the process, and the write end of the pipe that releases it.
+    `shell` is the call of the wrapper, `out` the descriptor of its output. Returns the
+    process, and the write end of the pipe that releases it. Raises LaunchError.
     """
     read_end, gate = os.pipe()
     try:
-        pid = _spawn(arguments, environment, read_end, out)
+        pid = _spawn([*shell, *command], environment, read_end, out)
     except (OSError, ValueError) as error:
         os.close(gate)
-        problem = (
-            error.strerror
-            if isinstance(error, OSError)
-            else "its arguments or environment contain invalid text"
-        )
-        raise LaunchError(f"{arguments[6]} cannot be started: {problem}") from None
+        problem: str | None = "its arguments or environment contain invalid text"
+        if isinstance(error, OSError):
+            problem = error.strerror
+        raise LaunchError(f"{command[0]} cannot be started: {problem}") from None
     finally:
         os.close(read_end)
     return make_process_record(pid, mark), gate
@@ -151,7 +150,12 @@ def make_process_record(pid: int, mark: str) -> Process:
     return Process(pid, identify(stat.ticks if stat else "-"), mark)
 
 
-def _let_go(process: Process, gate: int) -> None:
+def _release_wrapper(process: Process, gate: int) -> None:
+    """Let the wrapper run the command: write the line for which the wrapper waits.
+
+    The line is the value of MARK. `gate` is closed. Raises LaunchError if the wrapper
+    has ended.
+    """
     try:
         os.write(gate, f"{process.mark}\n".encode())
     except OSError as error:
@@ -163,15 +167,15 @@ def _let_go(process: Process, gate: int) -> None:
 
 
 def _spawn(
-    arguments: list[str], environment: Mapping[str, str], go: int, out: int
+    arguments: list[str], environment: Mapping[str, str], read_end: int, out: int
 ) -> int:
     """Start a shell in a new session. Returns its process id.
 
-    `go` is the descriptor of its input, `out` the descriptor of its output.
+    `read_end` is the descriptor of its input, `out` the descriptor of its output.
     """
     # not subprocess.Popen, which warns if the object is deleted while the child runs
     actions = [
-        (os.POSIX_SPAWN_DUP2, go, 0),
+        (os.POSIX_SPAWN_DUP2, read_end, 0),
         (os.POSIX_SPAWN_DUP2, out, 1),
         (os.POSIX_SPAWN_DUP2, out, 2),
     ]
@@ -190,35 +194,37 @@ def _spawn(
 def _find_program(
     command: Sequence[str], directory: Path, environment: Mapping[str, str]
 ) -> str:
-    """Return the path of the program.
+    """Return the path of the program of a command. Raises LaunchError.
 
-    It contains a slash, so that the shell never runs a builtin or function instead.
+    The path contains a slash, so that the shell never runs a builtin or function
+    instead.
     """
-    if not command or not command[0]:
+    name = command[0] if command else ""
+    if not name:
         raise LaunchError("the command is empty")
     if not directory.is_dir():
-        raise LaunchError(
-            f"{command[0]} cannot be started in {directory}: no such folder"
-        )
+        raise LaunchError(f"{name} cannot be started in {directory}: no such folder")
     if any("\0" in argument for argument in command):
         raise LaunchError(
-            f"an argument of {command[0]!r} contains a NUL byte: no command accepts that"
+            f"an argument of {name!r} contains a NUL byte: no command accepts that"
         )
-    if "/" in command[0]:
-        return _check_executable(command[0], directory)
+    if "/" in name:
+        return _check_executable(name, directory)
     path = environment.get("PATH", os.defpath)
+    # relative folders of PATH are resolved against the folder of the job
     folders = os.pathsep.join(
         str(directory / folder) for folder in path.split(os.pathsep)
     )
-    program = shutil.which(command[0], path=folders)
+    program = shutil.which(name, path=folders)
     if program is None:
         raise LaunchError(
-            f"{command[0]}: no such program in PATH={path} of the job; install it, or set PATH for the job"
+            f"{name}: no such program in PATH={path} of the job; install it, or set PATH for the job"
         )
     return program
 
 
 def _check_executable(program: str, directory: Path) -> str:
+    """Return `program` if it is an executable file. Raises LaunchError."""
     file = directory / program
     if not file.is_file():
         raise LaunchError(f"{file}: no such program; check the folder of the recipe")
@@ -272,10 +278,12 @@ def is_alive(process: Process) -> bool:
     if the process belongs to another machine or container.
     """
     check_machine(process.pid, process.started)
-    stat = _find_own(process)
-    if stat is not None and stat.ended:
+    stat = _read_own_stat(process)
+    if stat is None:
+        return False
+    if stat.ended:  # a zombie
         _reap(process.pid)
-    return stat is not None and not stat.ended
+    return not stat.ended
 
 
 def read_exit_code(exit_file: Path) -> int | None:
@@ -319,15 +327,13 @@ def stop(
     LaunchError if a process survives KILL for 10 s, or belongs to another machine.
     """
     check_machine(process.pid, process.started)
-    remaining = _drain(
-        process,
-        _send_signal(_find_family(process), signal.SIGTERM),
-        grace_seconds,
-        sleep,
-    )
+    family = _find_family(process)
+    _send_signal(family, signal.SIGTERM)
+    remaining = _wait_for_family(process, family, grace_seconds, sleep)
     waited = 0.0
     while remaining and waited < KILL_SECONDS:
-        remaining = _drain(process, _send_signal(remaining, signal.SIGKILL), 0.1, sleep)
+        _send_signal(remaining, signal.SIGKILL)
+        remaining = _wait_for_family(process, remaining, 0.1, sleep)
         waited += 0.1
     if remaining:
         raise LaunchError(
@@ -335,35 +341,31 @@ def stop(
         )
 
 
-def _drain(
+def _wait_for_family(
     process: Process,
-    remaining: dict[int, ProcessStat],
+    family: dict[int, ProcessStat],
     seconds: float,
     sleep: Callable[[float], object],
 ) -> dict[int, ProcessStat]:
-    """Wait until the remaining processes have ended.
+    """Wait until the processes of a command have ended.
 
     Returns the processes that are still alive after `seconds`.
     """
     waited, pause = 0.0, 0.01
-    while remaining and waited < seconds:
+    while family and waited < seconds:
         pause = min(pause * 1.5, 0.25, seconds - waited)
         sleep(pause)
         waited += pause
-        remaining = _find_family(process, remaining)
-    return remaining
-
-
-def _send_signal(
-    family: dict[int, ProcessStat], number: signal.Signals
-) -> dict[int, ProcessStat]:
-    for pid in family:
-        try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
-            # remaining processes are counted and reported by `stop`
-            continue
+        family = _find_family(process, family)
     return family
+
+
+def _send_signal(pids: Iterable[int], number: signal.Signals) -> None:
+    """Send a signal to processes, except those that ended or belong to another user."""
+    for pid in pids:
+        # `stop` reports the processes that do not end
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 def _find_family(
@@ -371,26 +373,27 @@ def _find_family(
 ) -> dict[int, ProcessStat]:
     """Find the living processes of a command, by its mark and its session.
 
-    Another command may have reused the session id. The session is that of the command
-    if it contains the leader, a marked process or a process of `before`: the kernel
-    does not reuse a session id while a member lives.
+    `before` are the processes that an earlier call found. Another command may have
+    reused the session id. The session is that of the command if it contains the leader,
+    a marked process or a process of `before`: the kernel does not reuse a session id
+    while a member lives.
     """
     stats = dict(read_stats())
     leader = stats.get(process.pid)
-    marked = {
-        pid for pid in stats if process.mark and has_variable(pid, MARK, process.mark)
-    }
+    if leader is not None and not is_same(leader, process.started):
+        leader = None  # another process with a reused process id
+    marked = set()
+    if process.mark:
+        marked = {pid for pid in stats if has_variable(pid, MARK, process.mark)}
     members = {pid for pid, stat in stats.items() if stat.session == process.pid}
-    seen_before = {
+    found_before = {
         pid
         for pid in members
         if before and pid in before and before[pid].ticks == stats[pid].ticks
     }
-    has_leader = leader is not None and is_same(leader, process.started)
-    family = (
-        marked | members if has_leader or members & marked or seen_before else marked
-    )
-    if leader is not None and has_leader and leader.ended:
+    is_own_session = leader is not None or members & marked or found_before
+    family = marked | members if is_own_session else marked
+    if leader is not None and leader.ended:
         _reap(process.pid)
     living = [pid for pid in family - {os.getpid()} if not stats[pid].ended]
     # parents first: a shell whose child ends before it would run its next command
@@ -400,16 +403,16 @@ def _find_family(
     }
 
 
-def _find_own(process: Process) -> ProcessStat | None:
+def _read_own_stat(process: Process) -> ProcessStat | None:
+    """Read the status of a process, or return None if its id was reused or is free."""
     stat = read_stat(process.pid)
     return stat if stat is not None and is_same(stat, process.started) else None
 
 
 def _reap(pid: int) -> None:
-    try:
+    """Remove a zombie, unless an earlier session started the process."""
+    with suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # started by an earlier session
-        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,16 +435,21 @@ def read_stat(pid: int) -> ProcessStat | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    fields = text.rpartition(")")[2].split()  # the name before it may contain anything
+    # `4711 (python) S 1 4711 4711 ...`: the name in parentheses may contain anything
+    _, _, after_name = text.rpartition(")")
+    fields = after_name.split()  # begins with the third field of proc_pid_stat(5)
     return ProcessStat(state=fields[0], session=int(fields[3]), ticks=fields[19])
 
 
 def read_stats() -> Iterator[tuple[int, ProcessStat]]:
     """Yield the id and status of all processes."""
     for name in os.listdir("/proc"):
-        stat = read_stat(int(name)) if name.isdecimal() else None
+        if not name.isdecimal():
+            continue
+        pid = int(name)
+        stat = read_stat(pid)
         if stat is not None:
-            yield int(name), stat
+            yield pid, stat
 
 
 def has_variable(pid: int, variable: str, value: str) -> bool:
@@ -454,12 +462,14 @@ def has_variable(pid: int, variable: str, value: str) -> bool:
         variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return False
-    ours = f"{variable}={value}".encode() in variables
-    is_job = any(
-        entry.partition(b"=")[0].decode(errors="replace") in JOB_VARIABLES
-        for entry in variables
-    )
-    return ours and not is_job
+    if f"{variable}={value}".encode() not in variables:
+        return False
+    names = {
+        name.decode(errors="replace")
+        for name, _, _ in (entry.partition(b"=") for entry in variables)
+    }
+    is_job = not names.isdisjoint(JOB_VARIABLES)
+    return not is_job
 
 
 def identify(ticks: str) -> str:
@@ -472,11 +482,16 @@ def is_same(stat: ProcessStat, identified: str) -> bool:
 
     The host name is ignored, since it may have changed.
     """
-    return identify(stat.ticks).split()[1:] == identified.split()[1:]
+    _host, _, actual = identify(stat.ticks).partition(" ")
+    _host, _, expected = identified.partition(" ")
+    return actual == expected
 
 
 def check_machine(pid: int, identified: str) -> None:
-    """Raise LaunchError if a process belongs to another machine or container."""
+    """Raise LaunchError if a process belongs to another machine or container.
+
+    A process that this machine ran before a reboot is accepted: it has ended.
+    """
     host, boot, namespace, _ = identified.split()
     here, this_boot, this_namespace = _identify_machine()
     rebooted = boot != this_boot and host == here
@@ -501,5 +516,6 @@ def list_inherited() -> Iterator[int]:
 
 
 def _identify_machine() -> tuple[str, str, str]:
+    """Return the host name, and the ids of the boot and of the PID namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return socket.gethostname() or "?", boot, os.readlink("/proc/self/ns/pid")

@@ -55,8 +55,10 @@ def name_jobs_inquiries() -> str:
 
 def find_via(program: str) -> str:
     """Return the launcher of a typed program, or `HERE` if it submits no job."""
-    ways = (scheduler.find_via(program) for scheduler in list_schedulers())
-    return next(filter(None, ways), HERE)
+    for scheduler in list_schedulers():
+        if via := scheduler.find_via(program):
+            return via
+    return HERE
 
 
 class Schedulers:
@@ -64,7 +66,7 @@ class Schedulers:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._made: dict[type[Scheduler], Scheduler] = {}
+        self._instances: dict[type[Scheduler], Scheduler] = {}
 
     def find(self, spec: JobSpec) -> Scheduler:
         """Return the scheduler of a job.
@@ -78,9 +80,9 @@ class Schedulers:
 
     def get(self, scheduler: type[Scheduler]) -> Scheduler:
         """Return the scheduler of this class."""
-        if scheduler not in self._made:
-            self._made[scheduler] = scheduler(self._tools)
-        return self._made[scheduler]
+        if scheduler not in self._instances:
+            self._instances[scheduler] = scheduler(self._tools)
+        return self._instances[scheduler]
 
     def list_clusters(self) -> list[Scheduler]:
         """Return the schedulers that run jobs on a cluster."""
@@ -93,17 +95,18 @@ class Schedulers:
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
         """Return the cluster of the first scheduler that has GPUs, or None.
 
-        Raises SchedulerAway if no scheduler answers.
+        `gpu` restricts the GPU type. Raises SchedulerAway if no scheduler answers.
         """
-        away: list[SchedulerAway] = []
-        for scheduler in self.list_clusters():
+        errors: list[SchedulerAway] = []
+        schedulers = self.list_clusters()
+        for scheduler in schedulers:
             try:
                 if learned := scheduler.learn_cluster(gpu):
                     return learned
             except SchedulerAway as error:
-                away.append(error)
-        if len(away) == len(self.list_clusters()):
-            raise away[0]
+                errors.append(error)
+        if len(errors) == len(schedulers):
+            raise errors[0]
         return None
 
     def list_node_remarks(self, nodes: Collection[str]) -> dict[str, str]:
@@ -121,11 +124,11 @@ class Schedulers:
 
         Raises SchedulerAway.
         """
-        used = [*self.group(jobs), self.get(load_scheduler(HERE))]
-        chosen = next(
-            (scheduler for scheduler in used if not scheduler.is_local), used[-1]
-        )
-        return chosen.find_cluster_name()
+        for scheduler in self.group(jobs):
+            if not scheduler.is_local:
+                return scheduler.find_cluster_name()
+        this_machine = self.get(load_scheduler(HERE))
+        return this_machine.find_cluster_name()
 
     def group(self, jobs: Iterable[HasSpec]) -> dict[Scheduler, list[HasSpec]]:
         """Group jobs, planned or submitted, by their scheduler."""

@@ -47,28 +47,32 @@ class AllocationPlan:
     def describe(self, runs: int, warm_ups: int) -> str:
         """Describe the allocation of `runs` runs, which include `warm_ups` warm-ups."""
         if self.spec is None:
+            if not self.reason:
+                return ""
             return (
                 f"each run is a separate job, on the nodes of the first: {self.reason}"
-                if self.reason
-                else ""
             )
         seconds = round_up(runs * self.run_seconds)
         hours = seconds / 3600 * self.spec.occupied_gpus
-        nodes, limit = count_noun(self.spec.nodes, "node"), format_limit(seconds)
+        nodes = count_noun(self.spec.nodes, "node")
+        limit = format_limit(seconds)
         return (
             f"all runs share one allocation: {nodes} for at most {limit}, {hours:,.1f} GPU-hours; {runs} runs, "
             f"{warm_ups} of them to warm up"
         )
 
     def size(self, runs: int) -> JobSpec | None:
-        """Return the specification of an allocation for `runs` runs, or None."""
+        """Return the specification of an allocation for `runs` runs.
+
+        The command gets the time limit. None if each run is a separate job.
+        """
         if self.spec is None:
             return None
+        limit = format_limit(round_up(runs * self.run_seconds))
         *words, script = self.spec.command
-        limit = f"{self.limit_option}{format_limit(round_up(runs * self.run_seconds))}"
         return replace(
             self.spec,
-            command=(*words, limit, script),
+            command=(*words, f"{self.limit_option}{limit}", script),
             gpu_hours=runs * self.spec.gpu_hours,
         )
 
@@ -87,15 +91,15 @@ def format_limit(seconds: float) -> str:
 def place_run(spec: JobSpec, allocation: int, *, warm_up: bool = False) -> JobSpec:
     """Return the run of a variant in an allocation.
 
-    Its command is the script that the original command submits, with its arguments.
+    Its command is the script that the original command submits, with its arguments:
+    `sbatch -N 4 launch.sh 8b` becomes `launch.sh 8b`.
     """
-    index = next(
-        index for index, word in enumerate(spec.command) if word.endswith(".sh")
-    )
+    is_script = [word.endswith(".sh") for word in spec.command]
+    script_index = is_script.index(True)
     return replace(
         spec,
         via="allocation",
-        command=spec.command[index:],
+        command=spec.command[script_index:],
         allocation=allocation,
         warm_up=warm_up,
     )
@@ -118,15 +122,12 @@ def list_allocations(journal: LiveJobs) -> Iterator[Job]:
 
 def find_allocation(journal: LiveJobs, spec: JobSpec) -> Job | None:
     """Return the allocation of a run, or None if it has ended."""
-    identity = (spec.case_id, spec.allocation)
-    return next(
-        (
-            job
-            for job in list_allocations(journal)
-            if (job.spec.case_id, job.repeat) == identity
-        ),
-        None,
-    )
+    for allocation in list_allocations(journal):
+        # the repeat of an allocation job is the number of the allocation
+        identity = (allocation.spec.case_id, allocation.repeat)
+        if identity == (spec.case_id, spec.allocation):
+            return allocation
+    return None
 
 
 def release(journal: LiveJobs, case_id: str) -> None:

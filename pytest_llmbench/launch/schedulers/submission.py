@@ -33,6 +33,7 @@ MAYBE = "it may have been submitted: "  # prefix of an UNCERTAIN job's problem
 # the problem of a SUPERSEDED job
 SUPERSEDED = "its submission came to nothing, and another job took its place"
 
+# colours (`ESC[31m`), titles (`ESC]0;...BEL`), and the carriage return of a CRLF
 _ESCAPE = re.compile(
     r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)"
 )
@@ -99,12 +100,14 @@ def find_state(problem: str, job_id: str) -> SubmissionState:
 
 def estimate_submission(job: Job) -> datetime:
     """Return a lower bound of a job's submission time (UTC), to limit searches for it."""
-    reported = job.status.submitted if job.status else None
     try:
-        file = datetime.fromtimestamp((job.folder / OUTPUT).stat().st_mtime, UTC)
+        modified = (job.folder / OUTPUT).stat().st_mtime
+        submitted = datetime.fromtimestamp(modified, UTC)
     except OSError:
-        file = datetime.now(UTC)
-    return min(file, reported.astimezone(UTC) if reported else file) - CLOCKS_DIFFER
+        submitted = datetime.now(UTC)
+    if job.status and job.status.submitted:  # as the scheduler reports it
+        submitted = min(submitted, job.status.submitted.astimezone(UTC))
+    return submitted - CLOCKS_DIFFER
 
 
 # --- output of a submission ---------------------------------------------------
@@ -126,8 +129,9 @@ def read_pattern(pattern: str, text: str) -> list[Submission]:
 
 def read_folder(text: str) -> Path | None:
     """Return an absolute path, or None for any other text."""
-    is_path = text.strip().startswith("/") and "\0" not in text
-    return Path(text.strip()) if is_path else None
+    stripped = text.strip()
+    is_path = stripped.startswith("/") and "\0" not in text
+    return Path(stripped) if is_path else None
 
 
 def merge_submissions(submissions: Iterable[Submission]) -> list[Submission]:
@@ -147,16 +151,19 @@ def remove_colours(text: str) -> str:
 def hide_secrets(output: Path, job: Job) -> str:
     """Redact secrets in the output of a submission, also in its file; return the text."""
     text = output.read_text(encoding="utf-8", errors="replace")
-    hidden = redact(text, job.spec)
-    if hidden != text:
-        output.write_text(hidden, encoding="utf-8")
-    return hidden
+    redacted = redact(text, job.spec)
+    if redacted != text:
+        output.write_text(redacted, encoding="utf-8")
+    return redacted
 
 
 def quote_end(job: Job, text: str) -> str:
-    """Quote the last lines of a command's output, without secrets."""
-    plain = _BOX.sub(" ", remove_colours(text)).splitlines()
-    lines = [escape(line.strip()) for line in plain if line.strip()]
+    """Quote the last lines of a command's output, without secrets.
+
+    The whole output is withheld if the values of the job's secrets are unknown.
+    """
+    plain_text = _BOX.sub(" ", remove_colours(text))
+    lines = [escape(line.strip()) for line in plain_text.splitlines() if line.strip()]
     if has_unknown_secrets(job.spec):
         return WITHHELD
     return " | ".join(lines[-SHOWN_LINES:]) or "(nothing)"
@@ -169,9 +176,10 @@ def describe_refusal(
 
     `text` is the redacted output, `output` the file with all of it.
     """
-    ended = f"ended with exit code {code} and no job id"
     if code is None:
         ended = "did not end in time"
+    else:
+        ended = f"ended with exit code {code} and no job id"
     return (
         f"{job.spec.case_id}: the submission {ended}: {remedy}. It printed: "
         f"{quote_end(job, text)} (all of its output: {output}; command: "
@@ -268,11 +276,14 @@ def run_command(
 ) -> int | None:
     """Run a job's submission command and return its exit code, or None after a timeout."""
     spec = replace(job.spec, environment=tuple(environment.items()))
-    output, exit_file = job.folder / OUTPUT, job.folder / EXIT
-    begun = start_command(
-        replace(job, spec=spec), command, output, exit_file, tools.records
+    started = start_command(
+        replace(job, spec=spec),
+        command,
+        output=job.folder / OUTPUT,
+        exit_file=job.folder / EXIT,
+        records=tools.records,
     )
-    return _wait_for_end(job, begun, tools, tools.submit_seconds)
+    return _wait_for_end(job, started, tools, tools.submit_seconds)
 
 
 def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
@@ -281,26 +292,26 @@ def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
     Returns its exit code, None after a timeout, or NEVER_RAN if it certainly did not
     run.
     """
-    begun = tools.records.find_process(job.number)
-    if begun is None or not path_exists(job.folder / OUTPUT):
+    started = tools.records.find_process(job.number)
+    if started is None or not path_exists(job.folder / OUTPUT):
         return process.NEVER_RAN
     code = process.read_exit_code(job.folder / EXIT)
-    return _wait_for_end(job, begun, tools, seconds) if code is None else code
+    return _wait_for_end(job, started, tools, seconds) if code is None else code
 
 
 def _wait_for_end(
-    job: Job, begun: process.Process, tools: Tools, seconds: float
+    job: Job, started: process.Process, tools: Tools, seconds: float
 ) -> int | None:
     """Wait for a submission. Returns its exit code, or None if it was stopped.
 
     Raises SubmitError if the submission cannot be stopped, so that its result is
     uncertain.
     """
-    code = process.wait(begun, job.folder / EXIT, seconds, tools.sleep)
+    code = process.wait(started, job.folder / EXIT, seconds, tools.sleep)
     if code is not None:
         return code
     try:
-        process.stop(begun, GRACE_SECONDS, tools.sleep)
+        process.stop(started, GRACE_SECONDS, tools.sleep)
     except LaunchError as error:
         text = f"{job.spec.case_id}: its submission: {error}"
         raise SubmitError(text, uncertain=True) from error
