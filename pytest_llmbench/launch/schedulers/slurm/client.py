@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,12 +37,14 @@ SQUEUE_FIELDS = (
 MOST_HOSTS = 20_000
 Statuses = dict[str, JobStatus]
 
-_NAME = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
+# an item of a node list, such as `n[1-2,04]`, between commas outside of brackets
+_HOST_ITEM = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
 # sacct writes `CANCELLED by 1000`
 _STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
 # Slurm's numbers have at most ten digits; the limit keeps int() and float() from
 # failing on absurd input
 _DIGITS = "[0-9]{1,15}"
+# `10:00`, `1:00:00`, `7-00:00:00`
 _DURATION = re.compile(
     "(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,9}):)?(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})"
 )
@@ -70,7 +73,8 @@ _HELD_STATES = {
     "RESV_DEL_HOLD": "its reservation was deleted: `scontrol release` it, or name another reservation",
 }
 
-_NEVER = (
+# (pattern of Slurm's reason, explanation) of waiting jobs that can never start
+_NEVER_STARTS = (
     ("DependencyNeverSatisfied", "the job that it depends on failed"),
     (
         "PartitionNodeLimit",
@@ -114,7 +118,9 @@ _NEVER = (
         "the budget of its account or QOS is used up",
     ),
 )
-_NEVER_PATTERNS = tuple((re.compile(pattern), text) for pattern, text in _NEVER)
+_NEVER_STARTS_PATTERNS = tuple(
+    (re.compile(pattern), text) for pattern, text in _NEVER_STARTS
+)
 
 
 def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
@@ -124,19 +130,20 @@ def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
     start: the latest row counts, the others become restarts. Rows submitted before
     `submitted` belong to another job: Slurm reuses job ids after the largest job id.
     """
-    rows: dict[str, list[JobStatus]] = {}
+    rows_by_id: dict[str, list[JobStatus]] = {}
     for job_id, status in _read_rows(output, _read_sacct_status, submitted):
-        rows.setdefault(job_id, []).append(status)
-    latest = {}
-    for job_id, unsorted in rows.items():
-        starts = sorted(unsorted, key=_find_submission)
-        latest[job_id] = replace(
-            starts[-1],
+        rows_by_id.setdefault(job_id, []).append(status)
+    statuses = {}
+    for job_id, rows in rows_by_id.items():
+        starts = sorted(rows, key=_find_submission)
+        *earlier_starts, latest_start = starts
+        statuses[job_id] = replace(
+            latest_start,
             submitted=starts[0].submitted,
-            restarts=len(starts) - 1,
-            earlier_seconds=_list_seconds(starts[:-1]),
+            restarts=len(earlier_starts),
+            earlier_seconds=_list_elapsed_seconds(earlier_starts),
         )
-    return latest
+    return statuses
 
 
 def read_squeue(output: str, submitted: Mapping[str, datetime]) -> Statuses:
@@ -159,29 +166,30 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
         if accounting is None:
             return JobStatus(Phase.UNKNOWN, "")
         phase = find_phase(accounting.state)
-        over = phase is Phase.ENDED or accounting.state == "PREEMPTED"
-        return replace(accounting, phase=Phase.ENDED if over else Phase.UNKNOWN)
+        has_ended = phase is Phase.ENDED or accounting.state == "PREEMPTED"
+        return replace(accounting, phase=Phase.ENDED if has_ended else Phase.UNKNOWN)
     if accounting is None:
         return queue
-    same = accounting.state == queue.state
+    is_same_state = accounting.state == queue.state
+    derived_exit_code, cancelled_by = queue.derived_exit_code, ""
+    if is_same_state:
+        cancelled_by = accounting.cancelled_by
+        if derived_exit_code == SUCCESS:
+            derived_exit_code = accounting.derived_exit_code
     # accounting has no row yet for the start that slurmctld knows, or never gets one
     # because the job did not start
-    behind = not same and accounting.restarts < queue.restarts
+    is_behind = not is_same_state and accounting.restarts < queue.restarts
+    earlier_seconds = accounting.earlier_seconds
+    if is_behind:
+        earlier_seconds += _list_elapsed_seconds([accounting])
+    times = [status.submitted for status in (accounting, queue) if status.submitted]
     return replace(
         queue,
-        derived_exit_code=_choose_worse(
-            queue.derived_exit_code, accounting.derived_exit_code if same else SUCCESS
-        ),
-        submitted=min(
-            (status.submitted for status in (accounting, queue) if status.submitted),
-            default=None,
-        ),
-        cancelled_by=accounting.cancelled_by if same else "",
+        derived_exit_code=derived_exit_code,
+        submitted=min(times, default=None),
+        cancelled_by=cancelled_by,
         restarts=max(accounting.restarts, queue.restarts),
-        earlier_seconds=(
-            *accounting.earlier_seconds,
-            *(_list_seconds([accounting]) if behind else ()),
-        ),
+        earlier_seconds=earlier_seconds,
     )
 
 
@@ -193,20 +201,19 @@ def expand_hosts(expression: str) -> tuple[str, ...]:
     """
     if not expression or expression in ("None assigned", "(null)", "None"):
         return ()
-    names = _NAME.findall(expression)
-    items = [name for name in names if name]
+    items = [item for item in _HOST_ITEM.findall(expression) if item]
     if ",".join(items) != expression:
         return (expression,)
-    expanded: list[str] = []
+    hosts: list[str] = []
     for item in items:
-        pieces = [_expand_piece(piece) for piece in re.split(r"(\[[^\[\]]*\])", item)]
-        size = 1
-        for piece in pieces:
-            size *= len(piece)
-        if not 0 < size <= MOST_HOSTS - len(expanded):
+        # `n[1-2,04]`: `n`, `[1-2,04]` and ``
+        pieces = re.split(r"(\[[^\[\]]*\])", item)
+        alternatives = [_expand_piece(piece) for piece in pieces]
+        host_count = math.prod(map(len, alternatives))
+        if not 0 < host_count <= MOST_HOSTS - len(hosts):
             return (expression,)
-        expanded.extend("".join(combination) for combination in product(*pieces))
-    return tuple(expanded)
+        hosts.extend("".join(combination) for combination in product(*alternatives))
+    return tuple(hosts)
 
 
 def count_gpus(gres: str) -> int:
@@ -222,10 +229,11 @@ def list_gpus(gres: str) -> list[tuple[str, int]]:
 
     The type is "" if the gres does not name it.
     """
+    # `gpu`, `gpu:8`, `gpu:h100`, `gpu:h100:8(S:0-1)`
     types = re.findall(
         r"(?:^|,)gpu(?::([A-Za-z][^:,()]*))?(?::([0-9]{1,9}))?(?=[(,]|$)", gres
     )
-    return [(kind, int(count or 1)) for kind, count in types]
+    return [(gres_type, int(count or 1)) for gres_type, count in types]
 
 
 def is_number(text: str) -> bool:
@@ -241,9 +249,9 @@ def parse_duration(duration: str) -> float | None:
     match = _DURATION.fullmatch(duration)
     if not match:
         return None
-    return timedelta(
-        **{unit: int(value) for unit, value in match.groupdict("0").items()}
-    ).total_seconds()
+    # the groups have the names of timedelta's arguments
+    units = {unit: int(value) for unit, value in match.groupdict("0").items()}
+    return timedelta(**units).total_seconds()
 
 
 def _read_rows(
@@ -253,7 +261,8 @@ def _read_rows(
 ) -> Iterator[tuple[str, JobStatus]]:
     """Yield job id and status of each line of a known job.
 
-    The status is UNKNOWN if a line cannot be parsed.
+    The status is UNKNOWN if a line cannot be parsed. Lines of an earlier job with the
+    same id are skipped.
     """
     for line in output.splitlines():
         job_id, *fields = line.split("|")
@@ -264,10 +273,11 @@ def _read_rows(
 
 
 def _find_submission(status: JobStatus) -> datetime:
+    """Return the submission time of a job; the latest possible time if unknown."""
     return status.submitted or datetime.max.replace(tzinfo=UTC)
 
 
-def _list_seconds(starts: Sequence[JobStatus]) -> tuple[float, ...]:
+def _list_elapsed_seconds(starts: Sequence[JobStatus]) -> tuple[float, ...]:
     return tuple(
         start.elapsed_seconds for start in starts if start.elapsed_seconds is not None
     )
@@ -275,36 +285,38 @@ def _list_seconds(starts: Sequence[JobStatus]) -> tuple[float, ...]:
 
 def _read_sacct_status(fields: Sequence[str]) -> JobStatus | None:
     """Read a job status from the fields of a sacct row, None if they are invalid."""
-    if len(fields) != SACCT_FIELDS.count(","):
+    if len(fields) != SACCT_FIELDS.count(","):  # all fields except the job id
         return None
-    word, exit_code, derived, elapsed, submitted, started, ended, nodes = fields
-    state = _STATE.fullmatch(word)
-    codes = (_parse_code(exit_code), _parse_code(derived))
-    if not state or not all(codes):
+    state_text, exit_text, derived_text, elapsed, submitted, started, ended, nodes = (
+        fields
+    )
+    match = _STATE.fullmatch(state_text)
+    exit_code, derived_exit_code = _parse_code(exit_text), _parse_code(derived_text)
+    if not match or not exit_code or not derived_exit_code:
         return None
     return JobStatus(
-        phase=find_phase(state["state"]),
-        state=state["state"],
+        phase=find_phase(match["state"]),
+        state=match["state"],
         nodes=expand_hosts(nodes),
-        exit_code=codes[0],
-        derived_exit_code=codes[1],
+        exit_code=exit_code,
+        derived_exit_code=derived_exit_code,
         elapsed_seconds=float(elapsed) if is_number(elapsed) else None,
         submitted=parse_time(submitted),
         started=parse_time(started),
         ended=parse_time(ended),
-        cancelled_by=state["uid"] or "",
+        cancelled_by=match["uid"] or "",
         seen_by="sacct",
     )
 
 
 def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
     """Read a job status from the fields of a squeue row, None if they are invalid."""
-    if len(fields) < SQUEUE_FIELDS.count(","):
+    if len(fields) < SQUEUE_FIELDS.count(","):  # all fields except the job id
         return None
     (
         state,
-        exit_code,
-        derived,
+        exit_text,
+        derived_text,
         elapsed,
         submitted,
         started,
@@ -313,9 +325,9 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
         restarts,
         reason,
         limit,
-    ) = fields[:11]
-    codes = _parse_code(exit_code), _parse_code(derived)
-    if not all(codes):
+    ) = fields[:11]  # squeue prints a separator after the last field, too
+    exit_code, derived_exit_code = _parse_code(exit_text), _parse_code(derived_text)
+    if not exit_code or not derived_exit_code:
         return None
     # slurmctld does not report a job as PREEMPTED after it put the job back into its queue
     phase = Phase.ENDED if state == "PREEMPTED" else find_phase(state)
@@ -324,8 +336,8 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
         state=state,
         reason="" if reason == "None" else reason,
         nodes=expand_hosts(nodes),
-        exit_code=codes[0],
-        derived_exit_code=codes[1],
+        exit_code=exit_code,
+        derived_exit_code=derived_exit_code,
         elapsed_seconds=parse_duration(elapsed),
         submitted=parse_time(submitted),
         started=parse_time(started),
@@ -344,10 +356,6 @@ def _parse_code(text: str) -> str:
     if is_number(text):
         return f"{int(text) >> 8}:{int(text) & 0x7F}"
     return text if re.fullmatch(f"{_DIGITS}:{_DIGITS}", text) else ""
-
-
-def _choose_worse(code: str, other: str) -> str:
-    return other if code == SUCCESS else code
 
 
 def parse_time(text: str) -> datetime | None:
@@ -398,11 +406,12 @@ def explain_stuck(status: JobStatus) -> str:
         return ""
     if status.state in _HELD_STATES:
         return f"{status.state}: {_HELD_STATES[status.state]}"
+    # `ReqNodeNotAvail, UnavailableNodes:n1`: only the first part names the reason
     reason = status.reason.partition(",")[0].strip()
-    text = next(
-        (text for pattern, text in _NEVER_PATTERNS if pattern.fullmatch(reason)), ""
-    )
-    return text and f"{reason}: {text}"
+    for pattern, explanation in _NEVER_STARTS_PATTERNS:
+        if pattern.fullmatch(reason):
+            return f"{reason}: {explanation}"
+    return ""
 
 
 def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
@@ -411,13 +420,12 @@ def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
     With `reserved`, nodes that are only reserved count as out of service. The nodes may
     become available again.
     """
+    # `ReqNodeNotAvail, UnavailableNodes:n[1-2]`; reserved nodes are not listed
     word = "ReqNodeNotAvail" if reserved else "UnavailableNodes"
-    out = status.phase is Phase.WAITING and word in status.reason
-    return (
-        f"{status.reason}: its nodes are down, drained{' or reserved' * reserved}"
-        if out
-        else ""
-    )
+    if status.phase is not Phase.WAITING or word not in status.reason:
+        return ""
+    causes = "down, drained or reserved" if reserved else "down, drained"
+    return f"{status.reason}: its nodes are {causes}"
 
 
 def explain_end(status: JobStatus) -> JobEnd:
@@ -430,10 +438,10 @@ def is_refused(status: JobStatus) -> bool:
 
     For example --gres=gpu:9 on nodes with 8 GPUs, or more nodes than available.
     """
-    no_node = status.reason == "BadConstraints" or (
-        status.seen_by == "sacct" and not status.nodes
-    )
-    return status.phase is Phase.ENDED and status.state == "FAILED" and no_node
+    if status.phase is not Phase.ENDED or status.state != "FAILED":
+        return False
+    got_no_nodes = status.seen_by == "sacct" and not status.nodes
+    return status.reason == "BadConstraints" or got_no_nodes
 
 
 # --- the commands ---------------------------------------------------------------------
@@ -449,7 +457,7 @@ _NO_ACCOUNTING = (
     "accounting storage is disabled",
     "not running a supported accounting_storage plugin",
 )
-_OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
+_MISLEADING_VARIABLES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,12 +495,12 @@ class Slurm:
         """`environment` is the environment of the commands."""
         # variables such as SQUEUE_STATES would hide jobs, and SLURM_TIME_FORMAT would
         # change the format of times
-        harmless = {
+        allowed = {
             name: value
             for name, value in environment.items()
-            if not _OVERRIDES.fullmatch(name)
+            if not _MISLEADING_VARIABLES.fullmatch(name)
         }
-        self._environment = {**harmless, "TZ": "UTC", "LC_ALL": "C"}
+        self._environment = {**allowed, "TZ": "UTC", "LC_ALL": "C"}
         self._run, self._timeout = run, timeout
 
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
@@ -503,6 +511,7 @@ class Slurm:
         SchedulerAway if slurmctld does not answer, or if slurmdbd does not answer and
         slurmctld does not know all jobs.
         """
+        # the earliest possible submission of each job
         earliest = {
             job_id: submitted - CLOCK_MARGIN
             for job_id, submitted in jobs.items()
@@ -515,7 +524,8 @@ class Slurm:
         accounting = self._query_accounting(earliest)
         queue = self._query_queue(earliest)
         if isinstance(accounting, SchedulerAway):
-            if queue.keys() < earliest.keys():
+            is_job_missing = queue.keys() < earliest.keys()
+            if is_job_missing:
                 raise accounting
             accounting = {}
         return {
@@ -534,7 +544,9 @@ class Slurm:
             for job_id in job_ids
             if job_id not in valid
         ]
-        done = self._ask("scancel", *valid) if valid else CommandOutput(0, "", "")
+        done = (
+            self._run_command("scancel", *valid) if valid else CommandOutput(0, "", "")
+        )
         if done.code == 0:
             return "; ".join(problems)
         ended = ("Invalid job id specified", "already completing or completed")
@@ -554,7 +566,7 @@ class Slurm:
         jobs are found. Raises LaunchError if two jobs have the same token, and
         SchedulerAway if Slurm does not answer: the job may exist.
         """
-        queue = self._answer(
+        queue = self._require_output(
             "squeue",
             "--noheader",
             "--all",
@@ -563,45 +575,51 @@ class Slurm:
             "--Format=JobID:|,Comment:|",
         )
         job_ids_by_token = _read_comments(queue, tokens)
-        if set(tokens) <= job_ids_by_token.keys():
-            return _require_single(job_ids_by_token)
-        done = self._ask(
+        are_all_found = set(tokens) <= job_ids_by_token.keys()
+        if are_all_found:
+            return _require_single_jobs(job_ids_by_token)
+        done = self._run_command(
             "sacct", *_format_period(since - CLOCK_MARGIN), "--format=JobIDRaw,Comment"
         )
         if done.code == 0:
             for token, job_ids in _read_comments(done.out, tokens).items():
                 job_ids_by_token.setdefault(token, set()).update(job_ids)
         elif not _is_without_accounting(done):
-            raise _report_away("sacct", done)
-        return _require_single(job_ids_by_token)
+            raise _build_away_error("sacct", done)
+        return _require_single_jobs(job_ids_by_token)
 
     def list_partitions(self) -> tuple[Partition, ...]:
         """List the partitions of the cluster.
 
         Raises SchedulerAway if Slurm does not answer.
         """
-        partitions: dict[str, Partition] = {}
-        for line in self._answer(
+        output = self._require_output(
             "sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%G"
-        ).splitlines():
-            printed_name, _, remaining = line.partition("|")
-            fields = remaining.split("|")
-            if len(fields) != 4 or not is_number(fields[2]):
+        )
+        partitions: dict[str, Partition] = {}
+        # `batch*|up|7-00:00:00|32|gpu:h100:8`: one line for each kind of nodes of a
+        # partition; `*` marks the default partition
+        for line in output.splitlines():
+            fields = line.split("|")
+            if len(fields) != 5:
                 continue
-            up, limit, nodes, gres = fields
+            printed_name, state, limit, node_text, gres = fields
+            if not is_number(node_text):
+                continue
+            nodes = int(node_text)
             name = printed_name.rstrip("*")
             before = partitions.get(name, Partition(name, 0, 0, None, False))
+            gpu_nodes = [
+                (gres_type, per_node, nodes) for gres_type, per_node in list_gpus(gres)
+            ]
             partitions[name] = Partition(
-                name,
-                before.nodes + int(nodes),
-                max(before.gpus, count_gpus(gres)),
-                parse_duration(limit),
-                up == "up",
+                name=name,
+                nodes=before.nodes + nodes,
+                gpus=max(before.gpus, count_gpus(gres)),
+                time_limit_seconds=parse_duration(limit),
+                up=state == "up",
                 is_default=printed_name.endswith("*"),
-                gpu_nodes=(
-                    *before.gpu_nodes,
-                    *((kind, count, int(nodes)) for kind, count in list_gpus(gres)),
-                ),
+                gpu_nodes=(*before.gpu_nodes, *gpu_nodes),
             )
         return tuple(partitions.values())
 
@@ -610,11 +628,8 @@ class Slurm:
 
         Raises SchedulerAway if Slurm does not answer.
         """
-        match = re.search(
-            r"^ClusterName\s*=\s*(\S+)",
-            self._answer("scontrol", "show", "config"),
-            re.MULTILINE,
-        )
+        config = self._require_output("scontrol", "show", "config")
+        match = re.search(r"^ClusterName\s*=\s*(\S+)", config, re.MULTILINE)
         return match[1] if match else ""
 
     def list_node_reasons(self, nodes: Collection[str]) -> dict[str, str]:
@@ -629,19 +644,21 @@ class Slurm:
             "--format=%N|%u|%H|%E",
         )
         reasons = {}
-        for line in self._answer("sinfo", *options).splitlines():
-            names, *fields = line.split("|", 3)
-            if len(fields) == 3:
-                user, time, reason = (text.strip() for text in fields)
-                matches = (
-                    name for name in expand_hosts(names.strip()) if name in nodes
-                )
-                reasons.update(dict.fromkeys(matches, f"{reason} ({user}, {time})"))
+        for line in self._require_output("sinfo", *options).splitlines():
+            fields = [field.strip() for field in line.split("|", maxsplit=3)]
+            if len(fields) != 4:
+                continue
+            node_list, user, time, reason = fields
+            for name in expand_hosts(node_list):
+                if name in nodes:
+                    reasons[name] = f"{reason} ({user}, {time})"
         return reasons
 
     def keeps_accounts(self) -> bool:
         """True if sacct answers. Only accounting records the end of each step."""
-        return self._ask("sacct", "-X", "--noheader", "--starttime=now").code == 0
+        return (
+            self._run_command("sacct", "-X", "--noheader", "--starttime=now").code == 0
+        )
 
     def list_steps(self, job_id: str, since: datetime) -> tuple[StepStatus, ...]:
         """List the steps of a job that began since a time, from accounting.
@@ -654,18 +671,20 @@ class Slurm:
             "--format=JobIDRaw,State,ExitCode,Start",
             f"--jobs={job_id}",
         )
-        rows = (
-            line.split("|")
-            for line in self._answer(
-                "sacct", *_format_times(since), *options
-            ).splitlines()
-        )
-        return tuple(
-            StepStatus(state.partition(" ")[0], code, started)
-            for number, state, code, start in (row for row in rows if len(row) == 4)
-            if re.fullmatch(r"[0-9]+\.[0-9]+", number)
-            and (started := parse_time(start))
-        )
+        output = self._require_output("sacct", *_format_times(since), *options)
+        steps = []
+        for line in output.splitlines():
+            fields = line.split("|")
+            if len(fields) != 4:
+                continue
+            step_id, state, exit_code, start = fields
+            # `4711.0`; not the job `4711`, nor its step `4711.batch`
+            is_step = re.fullmatch(r"[0-9]+\.[0-9]+", step_id)
+            started = parse_time(start)
+            if is_step and started:
+                # `CANCELLED by 1000`: only the state
+                steps.append(StepStatus(state.partition(" ")[0], exit_code, started))
+        return tuple(steps)
 
     def list_accounts(self) -> tuple[str, ...] | None:
         """List the accounts that the caller may use.
@@ -673,7 +692,7 @@ class Slurm:
         None if Slurm does not require an account, or the accounts are unknown. Raises
         SchedulerAway if Slurm does not answer.
         """
-        config = self._answer("scontrol", "show", "config")
+        config = self._require_output("scontrol", "show", "config")
         enforced = re.search(
             r"^AccountingStorageEnforce\s*=\s*(.*)$", config, re.MULTILINE
         )
@@ -681,9 +700,9 @@ class Slurm:
             r"associations|limits|safe|qos|all", enforced[1]
         ):
             return None
-        user = self._ask("id", "-un").out.strip()
+        user = self._run_command("id", "-un").out.strip()
         where = ("where", f"user={user}", "format=account")
-        done = self._ask(
+        done = self._run_command(
             "sacctmgr", "--noheader", "--parsable2", "show", "associations", *where
         )
         accounts = tuple(sorted(set(done.out.split())))
@@ -691,9 +710,9 @@ class Slurm:
 
     def find_default_account(self) -> str:
         """Return the caller's default account, or "" if there is none or it is unknown."""
-        user = self._ask("id", "-un").out.strip()
+        user = self._run_command("id", "-un").out.strip()
         where = ("where", f"name={user}", "format=defaultaccount")
-        done = self._ask(
+        done = self._run_command(
             "sacctmgr", "--noheader", "--parsable2", "show", "user", *where
         )
         return done.out.strip() if user and done.code == 0 else ""
@@ -712,10 +731,10 @@ class Slurm:
             f"--format={SACCT_FIELDS}",
             f"--jobs={','.join(jobs)}",
         )
-        done = self._ask("sacct", *_format_period(min(jobs.values())), *options)
+        done = self._run_command("sacct", *_format_period(min(jobs.values())), *options)
         if done.code == 0:
             return read_sacct(done.out, jobs)
-        return {} if _is_without_accounting(done) else _report_away("sacct", done)
+        return {} if _is_without_accounting(done) else _build_away_error("sacct", done)
 
     def _query_queue(self, jobs: Mapping[str, datetime]) -> Statuses:
         """Query squeue for jobs. Raises SchedulerAway without an answer."""
@@ -726,25 +745,25 @@ class Slurm:
             f"--Format={SQUEUE_FIELDS}",
             f"--jobs={','.join(jobs)}",
         )
-        done = self._ask("squeue", *options)
+        done = self._run_command("squeue", *options)
         if "Invalid job id specified" in done.err and len(jobs) == 1:
             # squeue reports an unknown job only if it is the only one in the query
             return {}
         if done.code:
-            raise _report_away("squeue", done)
+            raise _build_away_error("squeue", done)
         return read_squeue(done.out, jobs)
 
-    def _answer(self, *command: str) -> str:
-        done = self._ask(*command)
+    def _require_output(self, *command: str) -> str:
+        done = self._run_command(*command)
         if done.code:
-            raise _report_away(command[0], done)
+            raise _build_away_error(command[0], done)
         return done.out
 
-    def _ask(self, *command: str) -> CommandOutput:
+    def _run_command(self, *command: str) -> CommandOutput:
         return self._run(command, timeout=self._timeout, environment=self._environment)
 
 
-def _report_away(program: str, done: CommandOutput) -> SchedulerAway:
+def _build_away_error(program: str, done: CommandOutput) -> SchedulerAway:
     if done.code == 127:
         return SchedulerAway(
             f"{done.err.strip()}: start pytest on a login node of the cluster, which has Slurm's commands"
@@ -790,7 +809,7 @@ def _read_comments(output: str, tokens: Collection[str]) -> dict[str, set[str]]:
     return job_ids
 
 
-def _require_single(by_token: Mapping[str, set[str]]) -> dict[str, str]:
+def _require_single_jobs(by_token: Mapping[str, set[str]]) -> dict[str, str]:
     for token, job_ids in by_token.items():
         if len(job_ids) > 1:
             jobs = " ".join(sorted(job_ids, key=int))
@@ -833,7 +852,7 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
         if partition.up
         for kind, count, nodes in partition.gpu_nodes
     ]
-    chosen = gpu if gpu else _find_most_common(groups)
+    chosen = gpu if gpu else _find_most_common_type(groups)
     fitting = [group for group in groups if group.gpu == chosen]
     if not fitting:
         return None
@@ -845,7 +864,7 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
             group.partition.name,
         ),
     )
-    return _describe(best, groups, slurm.find_default_account())
+    return _build_learned_cluster(best, groups, slurm.find_default_account())
 
 
 def _read_type(gres_type: str) -> str:
@@ -853,7 +872,7 @@ def _read_type(gres_type: str) -> str:
     return read_gpu_type(re.sub("[_-]", " ", gres_type)) if gres_type else ""
 
 
-def _find_most_common(groups: Sequence[GpuNodes]) -> str:
+def _find_most_common_type(groups: Sequence[GpuNodes]) -> str:
     """Return the GPU type with the most GPUs.
 
     A node may be in several partitions, so each type is counted in its largest
@@ -865,7 +884,7 @@ def _find_most_common(groups: Sequence[GpuNodes]) -> str:
     return max(gpus, key=lambda gpu: (gpus[gpu], gpu), default="")
 
 
-def _describe(
+def _build_learned_cluster(
     best: GpuNodes, groups: Sequence[GpuNodes], account: str
 ) -> LearnedCluster:
     """Build the record of the cluster, with the source of each value."""
