@@ -544,19 +544,23 @@ class Slurm:
             for job_id in job_ids
             if job_id not in valid
         ]
-        done = (
-            self._run_command("scancel", *valid) if valid else CommandOutput(0, "", "")
-        )
-        if done.code == 0:
-            return "; ".join(problems)
-        ended = ("Invalid job id specified", "already completing or completed")
-        lines = [
+        if valid:
+            problems += self._cancel_valid(valid)
+        return "; ".join(problems)
+
+    def _cancel_valid(self, job_ids: Sequence[str]) -> list[str]:
+        """Cancel jobs with one scancel; return the problems."""
+        output = self._run_command("scancel", *job_ids)
+        if output.code == 0:
+            return []
+        if not output.err.strip():
+            return [f"scancel ended with {output.code}"]
+        of_ended_job = ("Invalid job id specified", "already completing or completed")
+        return [
             line
-            for line in done.err.splitlines()
-            if line.strip() and not any(text in line for text in ended)
+            for line in output.err.splitlines()
+            if line.strip() and not any(text in line for text in of_ended_job)
         ]
-        unexplained = [] if done.err.strip() else [f"scancel ended with {done.code}"]
-        return "; ".join((*problems, *lines, *unexplained))
 
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
         """Return token and job id of the caller's jobs with the comment `llmb:<token>`.
@@ -578,14 +582,14 @@ class Slurm:
         are_all_found = set(tokens) <= job_ids_by_token.keys()
         if are_all_found:
             return _require_single_jobs(job_ids_by_token)
-        done = self._run_command(
+        output = self._run_command(
             "sacct", *_format_period(since - CLOCK_MARGIN), "--format=JobIDRaw,Comment"
         )
-        if done.code == 0:
-            for token, job_ids in _read_comments(done.out, tokens).items():
+        if output.code == 0:
+            for token, job_ids in _read_comments(output.out, tokens).items():
                 job_ids_by_token.setdefault(token, set()).update(job_ids)
-        elif not _is_without_accounting(done):
-            raise _build_away_error("sacct", done)
+        elif not _is_without_accounting(output):
+            raise _build_away_error("sacct", output)
         return _require_single_jobs(job_ids_by_token)
 
     def list_partitions(self) -> tuple[Partition, ...]:
@@ -693,29 +697,32 @@ class Slurm:
         SchedulerAway if Slurm does not answer.
         """
         config = self._require_output("scontrol", "show", "config")
+        # `AccountingStorageEnforce = associations,limits`
         enforced = re.search(
             r"^AccountingStorageEnforce\s*=\s*(.*)$", config, re.MULTILINE
         )
-        if not enforced or not re.search(
+        requires_account = enforced is not None and re.search(
             r"associations|limits|safe|qos|all", enforced[1]
-        ):
+        )
+        if not requires_account:
             return None
         user = self._run_command("id", "-un").out.strip()
         where = ("where", f"user={user}", "format=account")
-        done = self._run_command(
+        output = self._run_command(
             "sacctmgr", "--noheader", "--parsable2", "show", "associations", *where
         )
-        accounts = tuple(sorted(set(done.out.split())))
-        return accounts if user and done.code == 0 and accounts else None
+        accounts = tuple(sorted(set(output.out.split())))
+        is_known = user and output.code == 0 and accounts
+        return accounts if is_known else None
 
     def find_default_account(self) -> str:
         """Return the caller's default account, or "" if there is none or it is unknown."""
         user = self._run_command("id", "-un").out.strip()
         where = ("where", f"name={user}", "format=defaultaccount")
-        done = self._run_command(
+        output = self._run_command(
             "sacctmgr", "--noheader", "--parsable2", "show", "user", *where
         )
-        return done.out.strip() if user and done.code == 0 else ""
+        return output.out.strip() if user and output.code == 0 else ""
 
     def _query_accounting(
         self, jobs: Mapping[str, datetime]
@@ -731,10 +738,14 @@ class Slurm:
             f"--format={SACCT_FIELDS}",
             f"--jobs={','.join(jobs)}",
         )
-        done = self._run_command("sacct", *_format_period(min(jobs.values())), *options)
-        if done.code == 0:
-            return read_sacct(done.out, jobs)
-        return {} if _is_without_accounting(done) else _build_away_error("sacct", done)
+        output = self._run_command(
+            "sacct", *_format_period(min(jobs.values())), *options
+        )
+        if output.code == 0:
+            return read_sacct(output.out, jobs)
+        if _is_without_accounting(output):
+            return {}
+        return _build_away_error("sacct", output)
 
     def _query_queue(self, jobs: Mapping[str, datetime]) -> Statuses:
         """Query squeue for jobs. Raises SchedulerAway without an answer."""
@@ -745,39 +756,40 @@ class Slurm:
             f"--Format={SQUEUE_FIELDS}",
             f"--jobs={','.join(jobs)}",
         )
-        done = self._run_command("squeue", *options)
-        if "Invalid job id specified" in done.err and len(jobs) == 1:
+        output = self._run_command("squeue", *options)
+        if "Invalid job id specified" in output.err and len(jobs) == 1:
             # squeue reports an unknown job only if it is the only one in the query
             return {}
-        if done.code:
-            raise _build_away_error("squeue", done)
-        return read_squeue(done.out, jobs)
+        if output.code:
+            raise _build_away_error("squeue", output)
+        return read_squeue(output.out, jobs)
 
     def _require_output(self, *command: str) -> str:
-        done = self._run_command(*command)
-        if done.code:
-            raise _build_away_error(command[0], done)
-        return done.out
+        """Run a command and return its output. Raises SchedulerAway if it fails."""
+        output = self._run_command(*command)
+        if output.code:
+            raise _build_away_error(command[0], output)
+        return output.out
 
     def _run_command(self, *command: str) -> CommandOutput:
         return self._run(command, timeout=self._timeout, environment=self._environment)
 
 
-def _build_away_error(program: str, done: CommandOutput) -> SchedulerAway:
-    if done.code == 127:
+def _build_away_error(program: str, output: CommandOutput) -> SchedulerAway:
+    if output.code == 127:
         return SchedulerAway(
-            f"{done.err.strip()}: start pytest on a login node of the cluster, which has Slurm's commands"
+            f"{output.err.strip()}: start pytest on a login node of the cluster, which has Slurm's commands"
         )
-    message = done.err.strip() or done.out.strip() or f"it ended with {done.code}"
+    message = output.err.strip() or output.out.strip() or f"it ended with {output.code}"
     return SchedulerAway(
         f"{program} does not answer: {message}; `scontrol ping` shows whether Slurm is up"
     )
 
 
-def _is_without_accounting(done: CommandOutput) -> bool:
-    return done.code == 127 or any(
-        text in (done.err + done.out).lower() for text in _NO_ACCOUNTING
-    )
+def _is_without_accounting(output: CommandOutput) -> bool:
+    """True if sacct is not installed, or if Slurm has no accounting."""
+    printed = (output.err + output.out).lower()
+    return output.code == 127 or any(text in printed for text in _NO_ACCOUNTING)
 
 
 def _format_period(since: datetime) -> tuple[str, ...]:
@@ -791,33 +803,41 @@ def _format_times(since: datetime) -> tuple[str, ...]:
     sacct refuses a start after the end, which defaults to now; the clock of this
     machine may be ahead.
     """
-    start, end = (
-        time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        for time in (since, since + timedelta(days=3650))
-    )
+    distant_future = since + timedelta(days=3650)
+    start, end = _format_time(since), _format_time(distant_future)
     return f"--starttime={start}", f"--endtime={end}"
+
+
+def _format_time(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def _read_comments(output: str, tokens: Collection[str]) -> dict[str, set[str]]:
     """Return the job ids of each token, from lines of id and comment."""
-    job_ids: dict[str, set[str]] = {}
+    job_ids_by_token: dict[str, set[str]] = {}
     for line in output.splitlines():
+        # sacct: `4711|llmb:a1b2c3`; squeue: `4711|llmb:a1b2c3|`
         job_id, _, comment = line.partition("|")
         token = comment.removesuffix("|").removeprefix(COMMENT)
         if comment.startswith(COMMENT) and token in tokens and job_id.isdecimal():
-            job_ids.setdefault(token, set()).add(job_id)
-    return job_ids
+            job_ids_by_token.setdefault(token, set()).add(job_id)
+    return job_ids_by_token
 
 
-def _require_single_jobs(by_token: Mapping[str, set[str]]) -> dict[str, str]:
-    for token, job_ids in by_token.items():
+def _require_single_jobs(
+    job_ids_by_token: Mapping[str, set[str]],
+) -> dict[str, str]:
+    """Return the only job of each token. Raises LaunchError if a token has several."""
+    single_jobs = {}
+    for token, job_ids in job_ids_by_token.items():
         if len(job_ids) > 1:
             jobs = " ".join(sorted(job_ids, key=int))
             raise LaunchError(
                 f"jobs {jobs} have the same comment {COMMENT}{token}, so the right one is unknown: "
                 "scancel all but one, and remove its comment (scontrol update JobId=... Comment=)"
             )
-    return {token: min(job_ids) for token, job_ids in by_token.items()}
+        (single_jobs[token],) = job_ids
+    return single_jobs
 
 
 # --- description of the cluster -------------------------------------------------------
@@ -846,18 +866,16 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
     partitions the default one is used, else the partition with the most GPUs. Raises
     SchedulerAway if Slurm does not answer.
     """
-    groups = [
-        GpuNodes(partition, kind, _read_type(kind) or gpu, count, nodes)
-        for partition in slurm.list_partitions()
-        if partition.up
-        for kind, count, nodes in partition.gpu_nodes
-    ]
-    chosen = gpu if gpu else _find_most_common_type(groups)
-    fitting = [group for group in groups if group.gpu == chosen]
-    if not fitting:
+    groups: list[GpuNodes] = []
+    for partition in slurm.list_partitions():
+        if partition.up:
+            groups += _list_gpu_nodes(partition, default_type=gpu)
+    chosen_type = gpu if gpu else _find_most_common_type(groups)
+    candidates = [group for group in groups if group.gpu == chosen_type]
+    if not candidates:
         return None
     best = max(
-        fitting,
+        candidates,
         key=lambda group: (
             group.partition.is_default,
             group.gpus,
@@ -865,6 +883,20 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
         ),
     )
     return _build_learned_cluster(best, groups, slurm.find_default_account())
+
+
+def _list_gpu_nodes(partition: Partition, *, default_type: str) -> list[GpuNodes]:
+    """List the nodes of a partition with GPUs, by type; `default_type` if unknown."""
+    return [
+        GpuNodes(
+            partition=partition,
+            gres_type=gres_type,
+            gpu=_read_type(gres_type) or default_type,
+            per_node=per_node,
+            nodes=nodes,
+        )
+        for gres_type, per_node, nodes in partition.gpu_nodes
+    ]
 
 
 def _read_type(gres_type: str) -> str:
@@ -878,10 +910,10 @@ def _find_most_common_type(groups: Sequence[GpuNodes]) -> str:
     A node may be in several partitions, so each type is counted in its largest
     partition.
     """
-    gpus: Counter[str] = Counter()
+    gpus_by_type: Counter[str] = Counter()
     for group in groups:
-        gpus[group.gpu] = max(gpus[group.gpu], group.gpus)
-    return max(gpus, key=lambda gpu: (gpus[gpu], gpu), default="")
+        gpus_by_type[group.gpu] = max(gpus_by_type[group.gpu], group.gpus)
+    return max(gpus_by_type, key=lambda gpu: (gpus_by_type[gpu], gpu), default="")
 
 
 def _build_learned_cluster(
@@ -890,30 +922,31 @@ def _build_learned_cluster(
     """Build the record of the cluster, with the source of each value."""
     partition = best.partition
     gres_types = {group.gres_type for group in groups if group.partition == partition}
-    gres_with_type = (
-        f"gpu:{best.gres_type}:{best.per_node}"
-        if best.gres_type
-        else f"gpu:{best.per_node}"
-    )
-    gres = f"gpu:{best.per_node}" if len(gres_types) == 1 else gres_with_type
+    gres_without_type = f"gpu:{best.per_node}"
+    gres_with_type = gres_without_type
+    if best.gres_type:
+        gres_with_type = f"gpu:{best.gres_type}:{best.per_node}"
+    gres = gres_without_type if len(gres_types) == 1 else gres_with_type
+    nodes = count_noun(best.nodes, "node")
+
+    gpu_source = ""
+    if best.gpu:
+        gpu_source = f"sinfo: gres {gres_with_type} on {nodes}"
     other_types = sorted({group.gpu for group in groups} - {best.gpu, ""})
+    if other_types:
+        gpu_source += f"; also available: {join_first(other_types)}"
+    partition_source = "the partition with the most of these GPUs"
+    if partition.is_default:
+        partition_source = "the default partition"
     limit = partition.time_limit_seconds
+    limit_text = "no time limit"
+    if limit is not None:
+        limit_text = f"at most {limit / 3600:g} h per job"
     sources = {
-        "gpu": f"sinfo: gres {gres_with_type} on {count_noun(best.nodes, 'node')}"
-        * bool(best.gpu)
-        + (f"; also available: {join_first(other_types)}" if other_types else ""),
+        "gpu": gpu_source,
         "gpus_per_node": f"sinfo: gres {gres_with_type}",
-        "largest": f"sinfo: {count_noun(best.nodes, 'node')} of the partition have these GPUs",
-        "partition": (
-            "the default partition"
-            if partition.is_default
-            else "the partition with the most of these GPUs"
-        )
-        + (
-            f"; at most {limit / 3600:g} h per job"
-            if limit is not None
-            else "; no time limit"
-        ),
+        "largest": f"sinfo: {nodes} of the partition have these GPUs",
+        "partition": f"{partition_source}; {limit_text}",
         "gres": f"sinfo: {gres_with_type}",
         "account": "sacctmgr: your default account" if account else "",
     }
@@ -925,6 +958,5 @@ def _build_learned_cluster(
         gres=gres,
         account=account,
     )
-    return LearnedCluster(
-        "Slurm", cluster, tuple((name, text) for name, text in sources.items() if text)
-    )
+    pairs = tuple((name, source) for name, source in sources.items() if source)
+    return LearnedCluster("Slurm", cluster, sources=pairs)
