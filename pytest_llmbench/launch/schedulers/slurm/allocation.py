@@ -9,7 +9,6 @@ code.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -49,11 +48,11 @@ from pytest_llmbench.launch.schedulers.slurm.slurm_checks import (
 from pytest_llmbench.launch.schedulers.submission import OUTPUT, Submission, SubmitError
 
 START_SECONDS = 600.0  # start-up and shutdown time of a run
-SLOWER = 1.5  # allowed step time of a run, relative to its document
+ALLOWED_SLOWDOWN = 1.5  # allowed step time of a run, relative to its document
 
 # sbatch options that cannot be shared: they set the environment, the folder or the
 # number of jobs, or replace the script
-UNSHARED = (
+UNSHARED_OPTIONS = (
     "--export",
     "--array",
     "-a",
@@ -65,6 +64,9 @@ UNSHARED = (
 )
 
 
+UNSHARED_VARIABLES = ("SBATCH_EXPORT", "SBATCH_ARRAY_INX")  # of the same options
+
+
 def plan_allocation(
     jobs: Sequence[PlannedJob], runs: int, slurm: Slurm
 ) -> AllocationPlan:
@@ -73,47 +75,53 @@ def plan_allocation(
     The first job is the reference. The plan contains a reason if there is no
     allocation.
     """
-    first, *others = jobs
-    if first.spec.via != "sbatch" or Path(first.spec.command[0]).name != "sbatch":
+    reference = jobs[0]
+    program = reference.spec.command[0]
+    if reference.spec.via != "sbatch" or Path(program).name != "sbatch":
         return AllocationPlan(reason="its launcher submits jobs itself")
-    seconds = _estimate_run(first)
-    reasons = (
-        *map(_explain_unshared, jobs),
-        *(explain_unlike(first, other) for other in others),
-    )
-    reason = next(
-        filter(None, reasons), "" if seconds else "the duration of a run is unknown"
-    )
-    try:
-        reason = reason or _explain_limit(first, runs * seconds, slurm)
-    except LaunchError as error:
-        reason = str(error).splitlines()[0]
+    run_seconds = _estimate_run(reference)
+    reason = _explain_separate(jobs)
+    if not reason and not run_seconds:
+        reason = "the duration of a run is unknown"
+    if not reason:
+        try:
+            reason = _explain_limit(reference, runs * run_seconds, slurm)
+        except LaunchError as error:
+            reason, *_ = str(error).splitlines()
     if reason:
         return AllocationPlan(reason=reason)
-    words = list_sbatch_words(first)
-    script = first.spec.command[len(words)]
-    named = find_setting(first, ("-J", "--job-name"), ("SBATCH_JOB_NAME",))
+    words = list_sbatch_words(reference)
+    script = reference.spec.command[len(words)]
+    options = ["--no-requeue"]
+    if not find_setting(reference, ("-J", "--job-name"), ("SBATCH_JOB_NAME",)):
+        options.append(f"--job-name={Path(script).name}")
     spec = replace(
-        first.spec,
+        reference.spec,
         purpose=Purpose.ALLOCATION,
-        command=(
-            *words,
-            "--no-requeue",
-            *([] if named else [f"--job-name={Path(script).name}"]),
-            script,
-        ),
+        command=(*words, *options, script),
         variant="",
         job_id="",
     )
-    return AllocationPlan(spec, "", seconds, "--time=")
+    return AllocationPlan(spec, run_seconds=run_seconds, limit_option="--time=")
+
+
+def _explain_separate(jobs: Sequence[PlannedJob]) -> str:
+    """Return the first reason the jobs of variants cannot share an allocation, or ""."""
+    reference, *others = jobs
+    for job in jobs:
+        if reason := _explain_unshared(job):
+            return reason
+    for other in others:
+        if reason := explain_unlike(reference, other):
+            return reason
+    return ""
 
 
 def explain_unlike(first: PlannedJob, other: PlannedJob) -> str:
     """Return the reason two variants cannot share an allocation, or ""."""
     name = other.spec.variant
-    if list_sbatch_words(first) != list_sbatch_words(other) or read_directives(
-        first
-    ) != read_directives(other):
+    has_other_words = list_sbatch_words(first) != list_sbatch_words(other)
+    if has_other_words or read_directives(first) != read_directives(other):
         return f"{name} passes other options to sbatch"
     first_environment = dict(first.spec.environment)
     other_environment = dict(other.spec.environment)
@@ -122,19 +130,18 @@ def explain_unlike(first: PlannedJob, other: PlannedJob) -> str:
         for variable in first_environment | other_environment
         if first_environment.get(variable) != other_environment.get(variable)
     )
-    if unshared := [
-        variable for variable in different if variable.startswith(("SBATCH_", "SLURM_"))
-    ]:
-        return f"{name} has a different {unshared[0]}"
-    secrets = {*first.spec.secrets, *other.spec.secrets}.intersection(different)
-    hidden = secrets or any(
-        _holds_secret(other_environment.get(variable, ""), other.spec)
-        for variable in different
-    )
-    return f"{name} has a different secret" if hidden else ""
+    for variable in different:
+        if variable.startswith(("SBATCH_", "SLURM_")):
+            return f"{name} has a different {variable}"
+    secrets = {*first.spec.secrets, *other.spec.secrets}
+    for variable in different:
+        value = other_environment.get(variable, "")
+        if variable in secrets or _contains_secret(value, other.spec):
+            return f"{name} has a different secret"
+    return ""
 
 
-def _holds_secret(text: str, spec: JobSpec) -> bool:
+def _contains_secret(text: str, spec: JobSpec) -> bool:
     """True if a text contains a secret of the job, and must not be written to a file."""
     return redact(text, spec) != text
 
@@ -144,31 +151,30 @@ def _explain_unshared(job: PlannedJob) -> str:
     words = list_sbatch_words(job)
     if len(words) == len(job.spec.command):
         return "its command names no script"
-    if any(_holds_secret(word, job.spec) for word in job.spec.command):
+    if any(_contains_secret(word, job.spec) for word in job.spec.command):
         return "its command contains a secret"
-    variables = ("SBATCH_EXPORT", "SBATCH_ARRAY_INX")
-    every = (
-        *words[1:],
-        *read_directives(job),
-        *(name for name, _ in job.spec.environment if name in variables),
-    )
-    names = (word.partition("=")[0] for word in every)
-    return next(
-        (f"its jobs have {name}" for name in names if name in (*UNSHARED, *variables)),
-        "",
-    )
+    for word in (*words[1:], *read_directives(job)):
+        option, _, _ = word.partition("=")  # `--array=1-4`, or `--array 1-4`
+        if option in (*UNSHARED_OPTIONS, *UNSHARED_VARIABLES):
+            return f"its jobs have {option}"
+    for name, _ in job.spec.environment:
+        if name in UNSHARED_VARIABLES:
+            return f"its jobs have {name}"
+    return ""
 
 
 def _estimate_run(job: PlannedJob) -> float:
     """Estimate the time limit of a run in seconds, or 0 if unknown.
 
-    Sums the start-up and SLOWER times the expected time of all steps; capped at the
+    Sums the start-up and ALLOWED_SLOWDOWN times the expected time of all steps; capped at the
     job's time limit.
     """
-    limit = read_time_limit(find_requested_time(job))
-    steps = 3600 * job.spec.gpu_hours / job.spec.occupied_gpus
-    estimate = START_SECONDS + SLOWER * steps if steps else 0.0
-    return min(filter(None, (limit, estimate)), default=0.0)
+    limit = read_time_limit(find_requested_time(job))  # 0 if unknown
+    step_seconds = 3600 * job.spec.gpu_hours / job.spec.occupied_gpus
+    if not step_seconds:
+        return limit
+    estimate = START_SECONDS + ALLOWED_SLOWDOWN * step_seconds
+    return min(limit, estimate) if limit else estimate
 
 
 def _explain_limit(job: PlannedJob, seconds: float, slurm: Slurm) -> str:
@@ -179,24 +185,24 @@ def _explain_limit(job: PlannedJob, seconds: float, slurm: Slurm) -> str:
     if not slurm.keeps_accounts():
         return "Slurm has no accounting, which records the steps of each run"
     partitions = slurm.list_partitions()
-    named = find_setting(
+    setting = find_setting(
         job, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION")
-    ).split(",")
-    chosen = [
-        partition
-        for partition in partitions
-        if partition.name in named or (named == [""] and partition.is_default)
-    ]
+    )
+    if setting:
+        names = setting.split(",")
+        candidates = [partition for partition in partitions if partition.name in names]
+    else:
+        candidates = [partition for partition in partitions if partition.is_default]
     limits = [
-        math.inf
-        if partition.time_limit_seconds is None
-        else partition.time_limit_seconds
-        for partition in chosen
+        partition.time_limit_seconds
+        for partition in candidates
+        if partition.time_limit_seconds is not None
     ]
-    if not limits or round_up(seconds) <= min(limits):
+    requested = round_up(seconds)
+    if not limits or requested <= min(limits):
         return ""
-    requested, allowed = format_limit(round_up(seconds)), format_limit(min(limits))
-    return f"{requested} for all runs exceed the limit {allowed} of partition {chosen[0].name}"
+    allowed = format_limit(min(limits))
+    return f"{format_limit(requested)} for all runs exceed the limit {allowed} of partition {candidates[0].name}"
 
 
 # --- the runs in it -------------------------------------------------------------------
@@ -204,7 +210,7 @@ def _explain_limit(job: PlannedJob, seconds: float, slurm: Slurm) -> str:
 
 HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script and its output
 SCRIPT = "slurm_script"  # the copy of a recipe's script, named as sbatch names its copy
-BEGUN, ENDED = "run.begun", "run.ended"
+BEGUN_FILE, ENDED_FILE = "run.begun", "run.ended"
 
 # an idle allocation ends after this time: its session may have been killed
 IDLE_SECONDS = 600
@@ -281,10 +287,12 @@ def recover_run(job: Job, journal: LiveJobs) -> Submission | None:
     allocation = find_allocation(journal, job.spec)
     if allocation is None:
         return None
-    files = (allocation.folder / f"{job.number}.{end}" for end in ("order", "run"))
-    return (
-        _describe_submission(job, allocation) if any(map(path_exists, files)) else None
-    )
+    # the allocation renames an order when it starts the run
+    order = allocation.folder / f"{job.number}.order"
+    started_run = allocation.folder / f"{job.number}.run"
+    if path_exists(order) or path_exists(started_run):
+        return _describe_submission(job, allocation)
+    return None
 
 
 def _describe_submission(job: Job, allocation: Job) -> Submission:
@@ -338,12 +346,12 @@ def _write_run(job: Job, allocation: Job) -> None:
     shutil.copy2(allocation.folder / OUTPUT, folder / OUTPUT)
     text = RUN_SCRIPT.format(
         folder=shlex.quote(str(folder)),
-        changes="\n".join(_list_changes(spec, allocation.spec)) or ":",
+        changes="\n".join(_list_environment_changes(spec, allocation.spec)) or ":",
         directory=shlex.quote(str(spec.directory.absolute())),
         command=shlex.join([str(folder / SCRIPT), *arguments]),
         job_id=allocation.job_id,
-        begun=BEGUN,
-        ended=ENDED,
+        begun=BEGUN_FILE,
+        ended=ENDED_FILE,
     )
     order = allocation.folder / f"{job.number}.order"
     part = order.with_suffix(".part")
@@ -351,19 +359,18 @@ def _write_run(job: Job, allocation: Job) -> None:
     os.replace(part, order)
 
 
-def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
+def _list_environment_changes(spec: JobSpec, allocation_spec: JobSpec) -> Iterator[str]:
     """Yield shell commands that turn the allocation's environment into that of a run."""
-    allocation_environment, environment = dict(held.environment), dict(spec.environment)
-    secrets = {*held.secrets, *spec.secrets}
-    yield from (
-        f"unset {name}" for name in allocation_environment if name not in environment
-    )
+    allocation_environment = dict(allocation_spec.environment)
+    environment = dict(spec.environment)
+    secrets = {*allocation_spec.secrets, *spec.secrets}
+    for name in allocation_environment:
+        if name not in environment:
+            yield f"unset {name}"
     for name, value in environment.items():
-        if (
-            allocation_environment.get(name) != value
-            and name not in secrets
-            and redact(value, spec) == value
-        ):
+        is_different = allocation_environment.get(name) != value
+        is_secret = name in secrets or _contains_secret(value, spec)
+        if is_different and not is_secret:
             yield f"export {name}={shlex.quote(value)}"
 
 
@@ -373,25 +380,28 @@ def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
 def read_markers(job: Job) -> RunMarkers:
     """Read the marker files of a run.
 
-    BEGUN contains `<time>`, ENDED contains `<exit code> <time>`.
+    BEGUN_FILE contains `<time>`, ENDED_FILE contains `<exit code> <time>`.
     """
-    begun, ended = _read_numbers(job.folder / BEGUN), _read_numbers(job.folder / ENDED)
-    code = ended[0] if len(ended) == 2 else None
-    return RunMarkers(_read_time(begun[-1:]), _read_time(ended[1:]), code)
+    begun = _read_numbers(job.folder / BEGUN_FILE)
+    ended = _read_numbers(job.folder / ENDED_FILE)
+    return RunMarkers(
+        begun=_convert_time(begun[-1]) if begun else None,
+        ended=_convert_time(ended[1]) if len(ended) > 1 else None,
+        code=ended[0] if len(ended) == 2 else None,
+    )
 
 
 def _read_numbers(path: Path) -> list[int]:
+    """Read the numbers of a marker file; empty if the file is missing or invalid."""
     try:
-        return [
-            int(word)
-            for word in path.read_text(encoding="ascii", errors="replace").split()
-        ]
+        text = path.read_text(encoding="ascii", errors="replace")
+        return [int(word) for word in text.split()]
     except (OSError, ValueError):
         return []
 
 
-def _read_time(seconds: list[int]) -> datetime | None:
-    return datetime.fromtimestamp(seconds[0], UTC) if seconds else None
+def _convert_time(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 def describe_run(
@@ -409,7 +419,7 @@ def describe_run(
     allocation was ending is treated like this, too: the allocation's end may be the
     cause.
     """
-    begun = marks.begun
+    begun, ended, code = marks
     run_status = replace(
         allocation,
         limit_seconds=None,
@@ -418,27 +428,22 @@ def describe_run(
         started=begun,
         submitted=begun,
     )
-    if (
-        begun
-        and marks.ended
-        and marks.code is not None
-        and (marks.code == 0 or allocation.state == "RUNNING")
-    ):
+    ended_before_allocation = code == 0 or allocation.state == "RUNNING"
+    if begun and ended and code is not None and ended_before_allocation:
         failed_step: str | None = ""
-        if marks.code == 0:
+        if code == 0:
             failed_step = _find_failed_step(
                 job, begun, allocation, slurm, settled=settled
             )
-        if failed_step is None:
+        if failed_step is None:  # unknown until accounting has all steps
             return replace(run_status, phase=Phase.RUNNING, elapsed_seconds=None)
-        seconds = (marks.ended - begun).total_seconds()
-        ended = replace(
+        ended_status = replace(
             run_status,
-            ended=marks.ended,
-            elapsed_seconds=seconds,
+            ended=ended,
+            elapsed_seconds=(ended - begun).total_seconds(),
             derived_exit_code=failed_step,
         )
-        return _describe_exit(job, marks.code, ended)
+        return _describe_exit(job, code, ended_status)
     if allocation.phase is Phase.ENDED:
         return _describe_lost(run_status, allocation, begun)
     if begun or allocation.phase is not Phase.RUNNING:
@@ -450,14 +455,17 @@ def describe_run(
 
 def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
     """Return the status of a run that ended with a shell's exit code."""
-    earlier = job.status.nodes if job.status else ()
+    earlier_nodes = job.status.nodes if job.status else ()
+    exit_code = f"{code}:0"
+    if code > SIGNALLED:
+        exit_code = f"0:{code - SIGNALLED}"
     return replace(
         ended,
         phase=Phase.ENDED,
         state="FAILED" if code else "COMPLETED",
         reason="",
-        nodes=ended.nodes or earlier,
-        exit_code=f"0:{code - SIGNALLED}" if code > SIGNALLED else f"{code}:0",
+        nodes=ended.nodes or earlier_nodes,
+        exit_code=exit_code,
         cancelled_by="",
     )
 
@@ -465,7 +473,11 @@ def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
 def _describe_lost(
     run_status: JobStatus, allocation: JobStatus, begun: datetime | None
 ) -> JobStatus:
-    """Return the status of a run whose allocation ended first."""
+    """Return the status of a run whose allocation ended first.
+
+    The state is that of the allocation, but a run cannot be COMPLETED without its exit
+    code.
+    """
     state = "CANCELLED" if allocation.state == "COMPLETED" else allocation.state
     seconds = None
     if allocation.ended and begun:
@@ -490,24 +502,27 @@ def _find_failed_step(
     a step of an earlier run has it, the answer is unknown until accounting is
     `settled`.
     """
-    worst = allocation.derived_exit_code
-    if worst in ("", SUCCESS):
+    worst_code = allocation.derived_exit_code
+    if worst_code in ("", SUCCESS):
         return ""
-    steps = slurm.list_steps(
-        job.scheduler_id, (allocation.started or begun) - CLOCK_MARGIN
-    )
+    allocation_start = allocation.started or begun
+    steps = slurm.list_steps(job.scheduler_id, allocation_start - CLOCK_MARGIN)
     run_steps = [step for step in steps if step.started >= begun]
     if any(find_phase(step.state) is not Phase.ENDED for step in run_steps):
         return None
-    failed = [
-        step.exit_code
+    failed_steps = [
+        step
         for step in run_steps
         if step.state != "COMPLETED" and not _was_left_behind(step)
     ]
-    if failed:
-        return next((code for code in failed if code != SUCCESS), worst)
-    if worst not in (step.exit_code for step in steps):
-        return worst
+    for step in failed_steps:
+        if step.exit_code != SUCCESS:
+            return step.exit_code
+    if failed_steps:
+        return worst_code
+    is_missing_step = worst_code not in [step.exit_code for step in steps]
+    if is_missing_step:
+        return worst_code
     return "" if settled else None
 
 

@@ -92,9 +92,9 @@ class SlurmScheduler(Scheduler):
         self._slurm = slurm or Slurm(tools.run, tools.environment)
         self._clock = clock
         # whether `llmb-run submit` exists, by (program, PATH)
-        self._submits: dict[tuple[str, str], bool] = {}
+        self._has_submit: dict[tuple[str, str], bool] = {}
         # when the end of a run in an allocation was first seen, by job number
-        self._ended: dict[int, float] = {}
+        self._first_seen_ended: dict[int, float] = {}
 
     # --- the cluster ------------------------------------------------------------------
 
@@ -122,12 +122,12 @@ class SlurmScheduler(Scheduler):
         program, _, *options = spec.command
         environment = dict(spec.environment)
         key = (program, environment.get("PATH", ""))
-        if key not in self._submits:
+        if key not in self._has_submit:
             done = self._tools.run(
                 (program, "submit", "--help"), timeout=60.0, environment=environment
             )
-            self._submits[key] = done.code == 0
-        subcommand = "submit" if self._submits[key] else "single"
+            self._has_submit[key] = done.code == 0
+        subcommand = "submit" if self._has_submit[key] else "single"
         return replace(spec, command=(program, subcommand, *options))
 
     def find_cluster_name(self) -> str:
@@ -153,30 +153,30 @@ class SlurmScheduler(Scheduler):
         """Return the status of each job, by number, with one query for all jobs."""
         # read the markers before Slurm is queried: the state of an allocation is then
         # not older than the end of a run in it
-        markers = {
+        markers_by_number = {
             job.number: allocation.read_markers(job)
             for job in jobs
             if job.spec.allocation
         }
-        by_id = self._slurm.poll(
+        status_by_id = self._slurm.poll(
             {job.scheduler_id: estimate_submission(job) for job in jobs}
         )
-        statuses = {
-            job.number: by_id[job.scheduler_id]
-            for job in jobs
-            if job.scheduler_id in by_id
-        }
-        runs = [job for job in jobs if job.number in markers and job.number in statuses]
-        return statuses | {
-            job.number: self._describe_held(
-                job, markers[job.number], statuses[job.number]
-            )
-            for job in runs
-        }
+        statuses = {}
+        for job in jobs:
+            # the status of a run's allocation, or of the job itself
+            status = status_by_id.get(job.scheduler_id)
+            if status is None:
+                continue
+            markers = markers_by_number.get(job.number)
+            if markers is not None:
+                status = self._describe_run(job, markers, status)
+            statuses[job.number] = status
+        return statuses
 
-    def _describe_held(
+    def _describe_run(
         self, job: Job, markers: allocation.RunMarkers, status: JobStatus
     ) -> JobStatus:
+        """Return the status of a run; `status` is that of its allocation."""
         return allocation.describe_run(
             job, markers, status, self._slurm, settled=self._is_settled(job, markers)
         )
@@ -189,11 +189,13 @@ class SlurmScheduler(Scheduler):
         if markers.ended is None:
             return False
         now = self._clock()
-        return now - self._ended.setdefault(job.number, now) >= ACCOUNTING_LAG
+        first_seen = self._first_seen_ended.setdefault(job.number, now)
+        return now - first_seen >= ACCOUNTING_LAG
 
     def cancel(self, jobs: Sequence[Job]) -> str:
         """Cancel all jobs with one scancel. Cancelling a run cancels its allocation."""
-        return self._slurm.cancel(list(dict.fromkeys(job.scheduler_id for job in jobs)))
+        job_ids = dict.fromkeys(job.scheduler_id for job in jobs)
+        return self._slurm.cancel(list(job_ids))
 
     # --- submission -------------------------------------------------------------------
 
@@ -202,11 +204,11 @@ class SlurmScheduler(Scheduler):
         if job.spec.allocation:
             return allocation.submit_run(job, self._tools.records)
         try:
-            environment = _prepare(job)
+            environment = _prepare_submission(job)
         except LaunchError as error:
             raise SubmitError(f"{job.spec.case_id}: {error}") from error
         code = run_command(job, _build_arguments(job), environment, self._tools)
-        return self._conclude(job, code)
+        return self._find_submission(job, code)
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
         """Find the result of a submission that was begun earlier.
@@ -219,54 +221,55 @@ class SlurmScheduler(Scheduler):
         if code == process.NEVER_RAN:
             return None
         try:
-            return self._conclude(job, code)
+            return self._find_submission(job, code)
         except NotReachedError:
             return None
 
-    def _conclude(self, job: Job, code: int | None) -> Submission:
+    def _find_submission(self, job: Job, code: int | None) -> Submission:
         """Return the job that a submission command submitted.
 
-        `code` is the command's exit code; None if it did not end by itself.
+        `code` is the command's exit code; None if it did not end by itself. Redacts
+        secrets in the output of the command. Raises SubmitError or SchedulerAway.
         """
         output = job.folder / OUTPUT
         text = hide_secrets(output, job)
         answers = sbatch.read_answers(job)
         # prefer the launcher's output, which also contains the folder
-        printed = sbatch.require_single(_read_output(job, text) or answers, job, output)
+        printed = sbatch.require_single(
+            _read_submissions(job, text) or answers, job, output
+        )
         if printed:
-            if printed.job_id not in [answer.job_id for answer in answers]:
-                self._require_placed(job, printed)
+            used_wrapper = printed.job_id in [answer.job_id for answer in answers]
+            if not used_wrapper:
+                self._require_placement(job, printed)
             return printed
-        if submission := self._find_marked(job):
+        if submission := self._find_by_token(job):
             return submission
         raise _explain_missing(job, code, text)
 
-    def _find_marked(self, job: Job) -> Submission | None:
+    def _find_by_token(self, job: Job) -> Submission | None:
         """Find the Slurm job with the token of this job."""
-        if not _is_marked(job):
+        if not _has_token(job):
             return None
         try:
-            job_id = self._slurm.find([job.token], estimate_submission(job)).get(
-                job.token
-            )
+            job_ids = self._slurm.find([job.token], estimate_submission(job))
         except SchedulerAway:
             raise
-        except LaunchError as error:  # two jobs carry it
+        except LaunchError as error:  # two jobs have the token
             raise SubmitError(f"{job.spec.case_id}: {error}", uncertain=True) from error
+        job_id = job_ids.get(job.token)
         return Submission(job_id) if job_id else None
 
-    def _require_placed(self, job: Job, submission: Submission) -> None:
+    def _require_placement(self, job: Job, submission: Submission) -> None:
         """Cancel a job that was submitted without its placement options.
 
         This happens if a launcher bypasses the wrapper of sbatch. Raises SubmitError.
         """
         placement = sbatch.list_placement(job.spec)
-        # the wrapper of sbatch marks the jobs that get their placement options
-        if (
-            _calls_sbatch(job)
-            or not placement
-            or self._find_marked(job) == Submission(submission.job_id)
-        ):
+        if _calls_sbatch(job) or not placement:
+            return
+        # the wrapper of sbatch passes the token together with the placement options
+        if self._find_by_token(job) == Submission(submission.job_id):
             return
         problem = self._slurm.cancel([submission.job_id])
         state = f"it may still run ({problem})" if problem else "it was cancelled"
@@ -283,7 +286,7 @@ def _calls_sbatch(job: Job) -> bool:
     return job.spec.via == SBATCH
 
 
-def _is_marked(job: Job) -> bool:
+def _has_token(job: Job) -> bool:
     """True if the Slurm comment of a submitted job contains its token."""
     return _calls_sbatch(job) or sbatch.is_wrapped(job)
 
@@ -296,18 +299,17 @@ def _build_arguments(job: Job) -> tuple[str, ...]:
     """
     if not _calls_sbatch(job):
         return job.spec.command
-    program, *others = job.spec.command
+    program, *words = job.spec.command
     if job.spec.purpose is Purpose.ALLOCATION:
-        held = job.folder.absolute() / allocation.HELD
-        others[-1:] = [
-            f"--output={held}",
-            f"--error={held}",
-            str(allocation.find_holder(job)),
-        ]
-    return (program, *sbatch.list_job_options(job), *others)
+        # the batch script of the allocation replaces the script of the recipe
+        *words, _script = words
+        output = job.folder.absolute() / allocation.HELD
+        holder = allocation.find_holder(job)
+        words += [f"--output={output}", f"--error={output}", str(holder)]
+    return (program, *sbatch.list_job_options(job), *words)
 
 
-def _prepare(job: Job) -> Mapping[str, str]:
+def _prepare_submission(job: Job) -> Mapping[str, str]:
     """Write the files that a job's command needs, and return its environment.
 
     The wrapper of sbatch is first on the PATH of a launcher.
@@ -322,14 +324,18 @@ def _prepare(job: Job) -> Mapping[str, str]:
         raise LaunchError(f"{error.filename}: {error.strerror}") from error
     placement = sbatch.list_placement(job.spec)
     if placement and not sbatch.is_wrapped(job):
-        placed = " ".join(placement)
+        options = " ".join(placement)
         raise LaunchError(
-            f"no sbatch on the PATH of {job.spec.command[0]}, so {placed} cannot be passed to Slurm"
+            f"no sbatch on the PATH of {job.spec.command[0]}, so {options} cannot be passed to Slurm"
         )
     return environment
 
 
-def _read_output(job: Job, text: str) -> Sequence[Submission]:
+def _read_submissions(job: Job, text: str) -> Sequence[Submission]:
+    """Find the submitted jobs in the output of a job's submission command.
+
+    Uses the pattern of the recipe's document if there is one.
+    """
     if job.spec.job_id:
         return read_pattern(job.spec.job_id, text)
     return sbatch.read_submissions(job.spec.via, text)
@@ -349,9 +355,10 @@ def _explain_missing(job: Job, code: int | None, text: str) -> LaunchError:
             return NotReachedError(refusal)
         doubtful = True
     ended_well = code == 0 and not sbatch.is_refused(text)
-    if code is None or doubtful or code > KILLED or ended_well:
+    was_killed = code is None or code > KILLED
+    if was_killed or doubtful or ended_well:
         look, mark = "squeue --me -t all -o '%i %T %j %V'", ""
-        if _is_marked(job):
+        if _has_token(job):
             look = "squeue --me -t all -o '%i %T %j %k'"
             mark = f" (its comment would be llmb:{job.token})"
         return SubmitError(
