@@ -33,7 +33,7 @@ from pytest_llmbench.launch.schedulers.submission import (
 SBATCH = "sbatch"  # both the program and its launcher
 
 # terminal width for launchers, which otherwise wrap paths in their output
-WIDE = "400"
+TERMINAL_COLUMNS = "400"
 
 NODELIST = "--nodelist="
 
@@ -56,7 +56,9 @@ def runs_in_recipe(via: str) -> bool:
 
 def list_variables(via: str) -> dict[str, str]:
     """Return COLUMNS for launchers that print a job id and a folder."""
-    return {"COLUMNS": WIDE} if via in ("script", "llmb-run") else {}
+    if via in ("script", "llmb-run"):
+        return {"COLUMNS": TERMINAL_COLUMNS}
+    return {}
 
 
 def drop_misread_variables(variables: dict[str, str]) -> dict[str, str]:
@@ -77,21 +79,17 @@ def complete_command(
     """
     if via != SBATCH or Path(words[0]).name != SBATCH:
         return tuple(words)
-    program, *others = words
-    return (
-        program,
-        *_format_options({"--gres": cluster.gres, "--time": cluster.time_limit}),
-        *others,
-    )
+    program, *arguments = words
+    options = _format_options({"--gres": cluster.gres, "--time": cluster.time_limit})
+    return (program, *options, *arguments)
 
 
 def list_cluster_options(via: str, cluster: Cluster) -> tuple[str, ...]:
     """Return the cluster file's sbatch options that a command does not contain."""
     # an sbatch command contains its time limit already
     limit = cluster.time_limit if via != SBATCH else ""
-    return _format_options(
-        {"--time": limit, **{f"--{name}": getattr(cluster, name) for name in OPTIONS}}
-    )
+    named_options = {f"--{name}": getattr(cluster, name) for name in OPTIONS}
+    return _format_options({"--time": limit, **named_options})
 
 
 def format_cancel(job_ids: Sequence[str]) -> str:
@@ -105,15 +103,18 @@ def format_inquiry(job_id: str) -> str:
 
 
 def format_on_node(command: str, environment: Mapping[str, str]) -> str:
-    """Wrap a command in srun, with account and partition of an environment."""
-    words = []
+    """Wrap a command in srun, with account and partition of an environment.
+
+    The result is such as `srun --account team bash -c "..."`.
+    """
+    words = ["srun"]
     for option, name in (
         ("--account", "SBATCH_ACCOUNT"),
         ("--partition", "SBATCH_PARTITION"),
     ):
         if value := environment.get(name):
             words += [option, value]
-    return " ".join(["srun", *map(shlex.quote, words), f'bash -c "{command}"'])
+    return f'{shlex.join(words)} bash -c "{command}"'
 
 
 def find_output(job: Job) -> Path:
@@ -122,6 +123,7 @@ def find_output(job: Job) -> Path:
 
 
 def _format_options(options: Mapping[str, object]) -> tuple[str, ...]:
+    """Format options as `--name=value`, without those that have no value."""
     return tuple(f"{name}={value}" for name, value in options.items() if value)
 
 
@@ -130,7 +132,7 @@ def _format_options(options: Mapping[str, object]) -> tuple[str, ...]:
 
 def pin_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Return a job that runs on exactly these nodes."""
-    options = _list_without(spec, NODELIST)
+    options = _list_other_options(spec, NODELIST)
     return replace(spec, scheduler_options=(*options, f"{NODELIST}{','.join(nodes)}"))
 
 
@@ -139,10 +141,13 @@ def is_pinned(spec: JobSpec) -> bool:
     return any(option.startswith(NODELIST) for option in spec.scheduler_options)
 
 
-def _list_without(spec: JobSpec, *starts: str) -> Iterator[str]:
-    return (
-        option for option in spec.scheduler_options if not option.startswith(starts)
-    )
+def _list_other_options(spec: JobSpec, *excluded_starts: str) -> list[str]:
+    """List the scheduler options that do not begin with one of `excluded_starts`."""
+    return [
+        option
+        for option in spec.scheduler_options
+        if not option.startswith(excluded_starts)
+    ]
 
 
 def build_node_check(
@@ -156,7 +161,8 @@ def build_node_check(
 ) -> JobSpec:
     """Build a job that runs a command once on each of `nodes`.
 
-    It uses the account and GPUs of a configuration.
+    The job uses the account and GPUs of the configuration `spec`. `{job}` in `output`
+    is replaced by Slurm's placeholder of the job id.
     """
     options = {
         "--account": cluster.account,
@@ -169,7 +175,7 @@ def build_node_check(
         "--output": str(output).format(job="%j"),
     }
     # the segment size applies only to the configuration's own number of nodes
-    other_options = tuple(_list_without(spec, "--time=", NODELIST, "--segment="))
+    other_options = tuple(_list_other_options(spec, "--time=", NODELIST, "--segment="))
     return replace(
         spec,
         purpose=Purpose.CHECK_NODES,
@@ -245,17 +251,11 @@ def list_placement(spec: JobSpec) -> tuple[str, ...]:
 
     Without these options it would be a different job.
     """
-    return (
-        *_format_exclude(spec),
-        *(
-            option
-            for option in spec.scheduler_options
-            if not option.startswith("--time=")
-        ),
-    )
+    return (*_format_exclude(spec), *_list_other_options(spec, "--time="))
 
 
 def _format_exclude(spec: JobSpec) -> tuple[str, ...]:
+    """Format the option for the excluded nodes of a job, if any."""
     return (f"--exclude={','.join(spec.exclude)}",) if spec.exclude else ()
 
 
@@ -266,8 +266,9 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
     no sbatch on the PATH. Raises OSError if the folder cannot be written.
     """
     environment = dict(job.spec.environment)
-    real = shutil.which("sbatch", path=environment.get("PATH", os.defpath))
-    if real is None:
+    path = environment.get("PATH", os.defpath)
+    real_sbatch = shutil.which("sbatch", path=path)
+    if real_sbatch is None:
         return environment
     folder = job.folder.absolute() / FOLDER
     options = list_job_options(job)
@@ -275,21 +276,20 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
         option.startswith(("--exclude=", "--nodelist=")) for option in options
     )
     text = WRAPPER.format(
-        real=shlex.quote(os.path.abspath(real)),
+        real=shlex.quote(os.path.abspath(real_sbatch)),
         bin=shlex.quote(str(folder)),
         answers=shlex.quote(str(folder.parent / ANSWERS)),
+        # only then must the launcher not name nodes itself
         watched='"$@"' if names_nodes else "",
         refusal=NODES_NAMED,
         added=shlex.quote(" ".join(options)),
         options=shlex.join(options),
     )
     folder.mkdir(exist_ok=True)
-    (folder / "sbatch").write_text(text, encoding="utf-8")
-    (folder / "sbatch").chmod(0o755)
-    return {
-        **environment,
-        "PATH": os.pathsep.join((str(folder), environment.get("PATH", os.defpath))),
-    }
+    wrapper = folder / "sbatch"
+    wrapper.write_text(text, encoding="utf-8")
+    wrapper.chmod(0o755)
+    return {**environment, "PATH": f"{folder}{os.pathsep}{path}"}
 
 
 def read_answers(job: Job) -> list[Submission]:
@@ -311,14 +311,18 @@ def is_wrapped(job: Job) -> bool:
 
 # a line of at least this length (columns) may have been wrapped: NeMo-Run wraps its
 # block at 80 columns if the output is a pipe
-WRAPPED = 79
+MIN_WRAPPED_COLUMNS = 79
 
-_SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
+# sbatch's line, anywhere in the output of a launcher
+_SUBMITTED = re.compile(r"\bSubmitted batch job (\S+)")
+# a whole answer of sbatch: `Submitted batch job 4711`, or `4711;cluster` (--parsable)
 _ANSWER = re.compile(
     r"(?:Submitted batch job (\d+)(?: on cluster .*)?|(\d+)(?:;.*)?)\s*"
 )
+# NeMo-Run's block: `- Job id: 4711`, then `- Local Directory: /path/to/experiment`
 _TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
 _TASK_FOLDER = re.compile(r"- Local Directory:\s*(.*)")
+# `JobID: 4711, Workdir: /path`; newer: `SUBMITTED: ... jobid=4711 workdir=/path`
 _LLMB_RUN = (
     re.compile(r"\bJobID: ([^\s,]+), Workdir: (.+)"),
     re.compile(r"\b(?:SUBMITTED|LAUNCHED):.{0,2000}?\sjobid=(\S+)(?:\s+workdir=(.+))?"),
@@ -384,18 +388,18 @@ DOUBTFUL = re.compile(
 def read_sbatch(text: str) -> list[Submission]:
     """Find the jobs in lines such as `Submitted batch job 4711`."""
     return merge_submissions(
-        Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text))
+        Submission(match[1]) for match in _SUBMITTED.finditer(remove_colours(text))
     )
 
 
 def parse_answers(text: str) -> list[Submission]:
     """Parse the recorded answers of sbatch: sentences, or `--parsable` ids."""
-    lines = remove_colours(text).splitlines()
-    return merge_submissions(
-        Submission(match[1] or match[2])
-        for match in map(_ANSWER.fullmatch, lines)
-        if match
-    )
+    submissions = []
+    for line in remove_colours(text).splitlines():
+        if match := _ANSWER.fullmatch(line):
+            sentence_id, parsable_id = match.groups()
+            submissions.append(Submission(sentence_id or parsable_id))
+    return merge_submissions(submissions)
 
 
 def read_script(text: str) -> list[Submission]:
@@ -403,21 +407,20 @@ def read_script(text: str) -> list[Submission]:
 
     Uses NeMo-Run's block if there is one, else sbatch's line.
     """
-    return merge_submissions(
-        _read_tasks(remove_colours(text).splitlines())
-    ) or read_sbatch(text)
+    lines = remove_colours(text).splitlines()
+    submissions = merge_submissions(_read_tasks(lines))
+    return submissions or read_sbatch(text)
 
 
 def read_llmb_run(text: str) -> list[Submission]:
     """Find the jobs in the output of llmb-run, else in that of the recipe's script."""
-    lines = remove_colours(text).splitlines()
-    submissions = merge_submissions(
-        Submission(match[1], read_folder(match[2] or ""))
-        for pattern in _LLMB_RUN
-        for line in lines
-        if (match := pattern.search(line))
-    )
-    return submissions or read_script(text)
+    submissions = []
+    for pattern in _LLMB_RUN:
+        for line in remove_colours(text).splitlines():
+            if match := pattern.search(line):
+                job_id, folder = match.groups()
+                submissions.append(Submission(job_id, read_folder(folder or "")))
+    return merge_submissions(submissions) or read_script(text)
 
 
 READERS: Mapping[str, Reader] = {
@@ -458,11 +461,11 @@ def require_single(
 
 
 def find_remedy(text: str) -> str:
-    """Return the remedy for a refused submission."""
-    return next(
-        (advice for pattern, advice in REMEDIES if re.search(pattern, text)),
-        "use --llmb-dry-run to see the whole command, and run it manually",
-    )
+    """Return the remedy for a refused submission; `text` is its output."""
+    for pattern, remedy in REMEDIES:
+        if re.search(pattern, text):
+            return remedy
+    return "use --llmb-dry-run to see the whole command, and run it manually"
 
 
 def is_refused(text: str) -> bool:
@@ -470,31 +473,38 @@ def is_refused(text: str) -> bool:
 
     A command may exit with 0 although nothing was submitted, as llmb-run of 25.05 does.
     """
-    return any(
-        re.search(pattern, text)
-        for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES))
-    )
+    patterns = [_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES)]
+    return any(re.search(pattern, text) for pattern in patterns)
 
 
 def _read_tasks(lines: Sequence[str]) -> Iterator[Submission]:
-    """Yield the jobs of NeMo-Run's block, in which the folder follows the job id."""
-    job = ""
+    """Yield the jobs of NeMo-Run's block, in which the folder follows the job id.
+
+    A job is yielded again with its folder.
+    """
+    job_id = ""
     for index, line in enumerate(lines):
         if match := _TASK_JOB.search(line):
-            job = match[1]
-            yield Submission(job)
-        elif job and (match := _TASK_FOLDER.search(line)):
-            yield Submission(job, read_folder(_unwrap(match[1], lines[index:])))
+            job_id = match[1]
+            yield Submission(job_id)
+        elif job_id and (match := _TASK_FOLDER.search(line)):
+            folder = _join_wrapped_path(match[1], lines[index:])
+            yield Submission(job_id, read_folder(folder))
 
 
-def _unwrap(start: str, lines: Sequence[str]) -> str:
+def _join_wrapped_path(start: str, lines: Sequence[str]) -> str:
     """Return a path that was wrapped over several lines.
 
     `start` is the first part of the path; `lines` begin with the line that contains it.
     """
-    path, previous = start.strip(), lines[0] if start.strip() else " " * WRAPPED
-    for line in lines[1:]:
-        if len(previous) < WRAPPED or not re.fullmatch(r"\S+\s*", line):
+    first_line, *following_lines = lines
+    path = start.strip()
+    # a path may begin on the line after its label
+    may_continue = not path or len(first_line) >= MIN_WRAPPED_COLUMNS
+    for line in following_lines:
+        is_one_word = re.fullmatch(r"\S+\s*", line)
+        if not may_continue or not is_one_word:
             break
-        path, previous = path + line.strip(), line.rstrip()
+        path += line.strip()
+        may_continue = len(line.rstrip()) >= MIN_WRAPPED_COLUMNS
     return path

@@ -5,6 +5,7 @@ Covers account, partition, nodes, time limit and GPUs.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -24,10 +25,10 @@ from pytest_llmbench.launch.schedulers.slurm.client import (
 )
 from pytest_llmbench.launch.schedulers.slurm.sbatch import SBATCH
 
-HEAD = 64 * 1024  # bytes of a script that are searched for #SBATCH lines
+SCRIPT_HEAD_BYTES = 64 * 1024  # bytes of a script that are searched for #SBATCH lines
 
 # values that request no GPUs; old documents use `null`
-NOTHING = ("", "0", "null", "none")
+NO_GPUS = ("", "0", "null", "none")
 
 
 NO_SLURM = JobProblem(
@@ -45,26 +46,29 @@ def check_slurm(
 
     Slurm is queried once for all jobs.
     """
-    absent = [job for job in jobs if not _has_sbatch(job)]
-    yield from ((job, NO_SLURM) for job in absent)
-    if len(absent) == len(jobs):
+    without_sbatch = [job for job in jobs if not _has_sbatch(job)]
+    for job in without_sbatch:
+        yield job, NO_SLURM
+    if len(without_sbatch) == len(jobs):
         return
     try:
-        partitions, accounts = slurm.list_partitions(), slurm.list_accounts()
+        partitions = slurm.list_partitions()
+        accounts = slurm.list_accounts()
     except LaunchError as error:
         answer = "; ".join(str(error).splitlines())
-        silent = JobProblem(
+        no_answer = JobProblem(
             f"Slurm does not answer: {answer}",
             "check `sinfo`, or wait",
             check=PreflightCheck.SCHEDULER,
         )
-        yield from ((job, silent) for job in jobs)
+        for job in jobs:
+            yield job, no_answer
         return
     for job in jobs:
-        yield from ((job, finding) for finding in check_account(job, cluster, accounts))
-        yield from (
-            (job, finding) for finding in check_partition(job, cluster, partitions)
-        )
+        for problem in check_account(job, cluster, accounts):
+            yield job, problem
+        for problem in check_partition(job, cluster, partitions):
+            yield job, problem
 
 
 def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
@@ -87,10 +91,9 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
 
 
 def _has_sbatch(planned: PlannedJob) -> bool:
-    return (
-        shutil.which("sbatch", path=dict(planned.spec.environment).get("PATH", ""))
-        is not None
-    )
+    """True if sbatch is on the PATH of a job."""
+    path = dict(planned.spec.environment).get("PATH", "")
+    return shutil.which("sbatch", path=path) is not None
 
 
 def check_account(
@@ -103,17 +106,16 @@ def check_account(
     account = find_setting(
         planned, ("-A", "--account"), ("SBATCH_ACCOUNT", "SLURM_ACCOUNT")
     )
-    account = account or (cluster.account if planned.spec.via != SBATCH else "")
-    if (
-        account
-        and accounts is not None
-        and account.lower() not in {name.lower() for name in accounts}
-    ):
+    if not account and planned.spec.via != SBATCH:  # the launcher passes it
+        account = cluster.account
+    if not account or accounts is None:
+        return
+    if account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
-        correction = f"`account` in the cluster file; Slurm has {join_first(sorted(accounts)) or 'none'}"
+        available = join_first(sorted(accounts)) or "none"
         yield JobProblem(
             f"Slurm has no account {account!r}{hint}",
-            f"correct {correction}",
+            f"correct `account` in the cluster file; Slurm has {available}",
             check=PreflightCheck.ACCOUNT,
         )
 
@@ -130,23 +132,26 @@ def check_partition(
     setting = find_setting(
         planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION")
     )
-    setting = setting or (cluster.partition if planned.spec.via != SBATCH else "")
+    if not setting and planned.spec.via != SBATCH:  # the launcher passes it
+        setting = cluster.partition
     names = [name for name in setting.split(",") if name]
     by_name = {partition.name: partition for partition in partitions}
     for name in names:
         if name not in by_name:
-            correction = f"`partition` in the cluster file; there are {join_first(sorted(by_name)) or 'none'}"
-            problem = f"Slurm has no partition {name!r}{did_you_mean(name, by_name)}"
+            hint = did_you_mean(name, by_name)
+            available = join_first(sorted(by_name)) or "none"
             yield JobProblem(
-                problem, f"correct {correction}", check=PreflightCheck.PARTITION
+                f"Slurm has no partition {name!r}{hint}",
+                f"correct `partition` in the cluster file; there are {available}",
+                check=PreflightCheck.PARTITION,
             )
-    candidates = (
-        [by_name[name] for name in names if name in by_name]
-        if names
-        else list(partitions)
-    )
-    problems = [list(_check_fit(planned, partition)) for partition in candidates]
-    yield from min(problems, key=len, default=[])
+    candidates = list(partitions)
+    if names:
+        candidates = [by_name[name] for name in names if name in by_name]
+    problems_of_each = [
+        list(_check_fit(planned, partition)) for partition in candidates
+    ]
+    yield from min(problems_of_each, key=len, default=[])
 
 
 def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem]:
@@ -161,7 +166,8 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
         problem = f"{name} accepts no jobs: it is down"
         remedy = "name another partition in the cluster file, or wait"
         yield JobProblem(problem, remedy, check=PreflightCheck.PARTITION)
-    limit, time = partition.time_limit_seconds, find_requested_time(planned)
+    limit = partition.time_limit_seconds
+    time = find_requested_time(planned)
     if limit is not None and read_time_limit(time) > limit:
         problem = f"{name} allows at most {limit / 60:.0f} minutes per job: a longer job never starts"
         remedy = "lower `time_limit` in the cluster file, or name another partition"
@@ -173,8 +179,8 @@ def _check_gpus(
     planned: PlannedJob, partition: Partition, name: str
 ) -> Iterator[JobProblem]:
     """Yield the problems of the GPUs that a job requests per node."""
-    request, count = _find_requested_gpus(planned)
-    per_node = -(-planned.spec.gpus // max(planned.spec.nodes, 1))
+    request, requested_per_node = _find_requested_gpus(planned)
+    per_node = math.ceil(planned.spec.gpus / max(planned.spec.nodes, 1))
     if not partition.gpus and request:
         problem = (
             f"{name} has no GPUs configured (gres), but the job requests {request}"
@@ -183,22 +189,23 @@ def _check_gpus(
         yield JobProblem(problem, remedy, check=PreflightCheck.GPUS)
     if not partition.gpus:
         return
-    if max(per_node, count) > partition.gpus:
+    needed_per_node = max(per_node, requested_per_node)
+    if needed_per_node > partition.gpus:
         problem = (
             f"{name} has {partition.gpus} GPUs a node: Slurm refuses a job with more"
         )
         remedy = "correct `gpus_per_node` and `gres` in the cluster file"
         yield JobProblem(
-            problem, remedy, f"{max(per_node, count)} GPUs a node", PreflightCheck.GPUS
+            problem, remedy, f"{needed_per_node} GPUs a node", PreflightCheck.GPUS
         )
-    elif not request and _has_to_ask(planned):
+    elif not request and _must_request_gpus(planned):
         problem = f"{name} has its GPUs configured as gres, but the job requests none: its steps would see no GPUs"
         remedy = f"set `gres: gpu:{per_node}` in the cluster file"
         hint = "'GPUs not found' and 'without GPU resources' in a log mean the same"
         yield JobProblem(problem, f"{remedy}; {hint}", check=PreflightCheck.GPUS)
 
 
-def _has_to_ask(planned: PlannedJob) -> bool:
+def _must_request_gpus(planned: PlannedJob) -> bool:
     """True if a job must request its GPUs.
 
     An sbatch command must. A script that submits by itself uses SBATCH_GPUS_PER_NODE if
@@ -206,12 +213,12 @@ def _has_to_ask(planned: PlannedJob) -> bool:
     """
     if planned.spec.key.gpu == "cpu":
         return False
-    documented = {
-        name for name, _ in (*planned.facts.required, *planned.facts.optional)
-    }
-    return planned.spec.via == SBATCH or (
-        planned.spec.via == "script" and "SBATCH_GPUS_PER_NODE" in documented
-    )
+    if planned.spec.via == SBATCH:
+        return True
+    pairs = (*planned.facts.required, *planned.facts.optional)
+    documented_variables = {name for name, _ in pairs}
+    is_script = planned.spec.via == "script"
+    return is_script and "SBATCH_GPUS_PER_NODE" in documented_variables
 
 
 def _find_requested_gpus(planned: PlannedJob) -> tuple[str, int]:
@@ -219,21 +226,22 @@ def _find_requested_gpus(planned: PlannedJob) -> tuple[str, int]:
 
     The number is 0 if the request does not state GPUs per node.
     """
-    gres = find_setting(planned, ("--gres",), ("SBATCH_GRES",))
-    on_node = next(
-        (item for item in gres.split(",") if item.split(":")[0] == "gpu"), ""
-    )
-    on_node = on_node or find_setting(
-        planned, ("--gpus-per-node",), ("SBATCH_GPUS_PER_NODE",)
-    )
-    if on_node and on_node not in NOTHING:
-        return on_node, _count_gpus(on_node)
-    in_all = find_setting(
+    gres = find_setting(planned, ("--gres",), ("SBATCH_GRES",))  # `gpu:8,nvme:1`
+    gpu_items = [item for item in gres.split(",") if item.partition(":")[0] == "gpu"]
+    if gpu_items:
+        per_node = gpu_items[0]
+    else:
+        per_node = find_setting(
+            planned, ("--gpus-per-node",), ("SBATCH_GPUS_PER_NODE",)
+        )
+    if per_node not in NO_GPUS:
+        return per_node, _count_gpus(per_node)
+    of_job = find_setting(
         planned,
         ("--gpus", "-G", "--gpus-per-task"),
         ("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK"),
     )
-    return ("", 0) if in_all in NOTHING else (in_all, 0)
+    return ("", 0) if of_job in NO_GPUS else (of_job, 0)
 
 
 def find_requested_time(planned: PlannedJob) -> str:
@@ -247,8 +255,9 @@ def read_time_limit(time: str) -> float:
 
     0 for an invalid text.
     """
-    is_minutes = time.isdecimal() and len(time) < 10
-    return 60.0 * int(time) if is_minutes else parse_duration(time) or 0.0
+    if time.isdecimal() and len(time) < 10:
+        return 60.0 * int(time)
+    return parse_duration(time) or 0.0
 
 
 def _count_gpus(gres: str) -> int:
@@ -270,13 +279,13 @@ def find_setting(
 
     The option of the command, else the variable, else the #SBATCH line of the script.
     """
+    if option := _find_option(list_sbatch_words(planned), options):
+        return option
     environment = dict(planned.spec.environment)
-    values = (environment[name] for name in variables if environment.get(name))
-    return (
-        _find_option(list_sbatch_words(planned), options)
-        or next(values, "")
-        or _find_option(read_directives(planned), options)
-    )
+    for name in variables:
+        if environment.get(name):
+            return environment[name]
+    return _find_option(read_directives(planned), options)
 
 
 def list_sbatch_words(planned: PlannedJob) -> Sequence[str]:
@@ -287,13 +296,17 @@ def list_sbatch_words(planned: PlannedJob) -> Sequence[str]:
 
 
 def _find_option(words: Sequence[str], options: Sequence[str]) -> str:
-    for word, following in pairwise([*words, ""]):
-        if word in options:
-            return following
+    """Return the value of the first of these options in a command, or "".
+
+    `options` are the spellings of one option, such as -p and --partition.
+    """
+    for word, next_word in pairwise([*words, ""]):
+        if word in options:  # `-p batch`, `--partition batch`
+            return next_word
         name, equals, value = word.partition("=")
-        if equals and name in options:
+        if equals and name in options:  # `--partition=batch`
             return value
-        if word[:2] in options and not word.startswith("--"):
+        if word[:2] in options and not word.startswith("--"):  # `-pbatch`
             return word[2:]
     return ""
 
@@ -308,19 +321,19 @@ def read_directives(planned: PlannedJob) -> list[str]:
         return []
     try:
         with script.open("rb") as file:
-            lines = file.read(HEAD).decode(errors="replace").splitlines()
+            lines = file.read(SCRIPT_HEAD_BYTES).decode(errors="replace").splitlines()
     except OSError:  # sbatch will refuse an unreadable script
         return []
-    return [
-        word
-        for line in lines
-        if line.startswith("#SBATCH")
-        for word in _split_line(line.removeprefix("#SBATCH"))
-    ]
+    words: list[str] = []
+    for line in lines:
+        if line.startswith("#SBATCH"):
+            words += _split_directive(line.removeprefix("#SBATCH"))
+    return words
 
 
-def _split_line(line: str) -> list[str]:
+def _split_directive(line: str) -> list[str]:
+    """Split the options of an #SBATCH line into words, without comments."""
     try:
         return shlex.split(line, comments=True)
-    except ValueError:
+    except ValueError:  # such as an unclosed quotation mark
         return line.split()
