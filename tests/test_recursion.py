@@ -35,7 +35,7 @@ BOUNDED = {
     "judge.change_points._find_cuts": "the days of a year, in parts",
     "judge.distributions.compute_probability": "one call, with the other sign",
     "launch.policies.search_policy._search": "the builds, in halves",
-    "launch.policies.search_policy._search_both": "the builds, in halves",
+    "launch.policies.search_policy._search_both_sides": "the builds, in halves",
     "report.document._replace_non_finite": "the documents that a session makes",
     **dict.fromkeys(
         (
