@@ -119,13 +119,13 @@ CLUSTER = Fields(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Read a cluster.yaml (docs/reference/cluster.md explains its keys), or llmb-run's file.
+    """Read a cluster.yaml, or llmb-run's file.
 
-    The key `llmb_run` names llmb-run's file; the other keys override its values.
-    Relative folders are resolved against the folder of the file. `${NAME}` in folders
-    and variables is kept; `fill_references` replaces it. Installed recipes with a
-    release precede recipes without a release. Raises LaunchError with file, line, found
-    and expected value.
+    docs/reference/cluster.md explains the keys of a cluster.yaml. The key `llmb_run`
+    names llmb-run's file; the other keys override its values. Relative folders are
+    resolved against the folder of the file. `${NAME}` in folders and variables is kept;
+    `fill_references` replaces it. Installed recipes with a release precede recipes
+    without a release. Raises LaunchError with file, line, found and expected value.
     """
     if path.is_dir() or path.name == LLMB_RUN_FILE:
         return read_llmb_run(path)
@@ -155,6 +155,7 @@ def read_cluster(path: Path) -> Cluster:
 
 
 def _read_installed(name: str, entry: YamlMapping, base: Path) -> InstalledRecipe:
+    """Read an installed recipe; relative folders are resolved against `base`."""
     recipe, release = _split_release(name)
     folder, venv = entry.get("folder"), entry.get("virtual_environment")
     return InstalledRecipe(
@@ -346,6 +347,7 @@ def _read_workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
 
 
 def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
+    """Read an installed recipe of llmb-run; `entry` contains its settings, if any."""
     match = _WORKLOAD.fullmatch(name)  # `pretrain_grok1`: the recipe grok1
     virtual_environment = entry.get("venv_path") if entry else None
     return InstalledRecipe(

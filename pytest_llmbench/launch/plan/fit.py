@@ -77,6 +77,7 @@ def read_facts(recipe: Recipe) -> LaunchFacts | None:
 
 
 def _read_command(name: str, command: Mapping[str, Any]) -> Command:
+    """Read a launch command; its launcher is `via`, or has the command's name."""
     return Command(
         name=name,
         via=_get_text(command, "via") or name,
@@ -89,6 +90,7 @@ def _read_command(name: str, command: Mapping[str, Any]) -> Command:
 
 
 def _read_profiling(profiling: Mapping[str, Any]) -> Profiling | None:
+    """Read the variables of profiles, or return None if the document has none."""
     if not profiling:
         return None
     return Profiling(
@@ -103,6 +105,7 @@ def _read_profiling(profiling: Mapping[str, Any]) -> Profiling | None:
 
 
 def _read_checkpointing(checkpoint: Mapping[str, Any]) -> Checkpointing | None:
+    """Read the variables of checkpoints, or return None if the document has none."""
     if not checkpoint:
         return None
     return Checkpointing(

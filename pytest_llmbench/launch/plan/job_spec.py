@@ -593,7 +593,7 @@ def _find_known_folders(job: JobInputs, values: Mapping[str, str]) -> Path:
 
 
 def name_cluster_file(job: JobInputs) -> str:
-    """Return the path of the cluster file for a message, or `cluster` without a file."""
+    """Return the path of the cluster file for a message; `cluster` without a file."""
     return str(job.cluster.source or "cluster")
 
 

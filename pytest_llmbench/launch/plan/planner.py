@@ -372,8 +372,8 @@ class Planner:
         """
         (baseline, *_) = self.catalog.baselines[key]
         facts = self.facts[key.recipe, key.release]
-        # a job for another purpose than the launch, such as the profile of a
-        # regression, uses the defaults
+        # the options belong to the purpose of the launch; any other job, such as the
+        # profile of a regression, uses the defaults
         launch = self.launch if purpose is self.launch.purpose else LaunchSettings()
         checkpoint = None
         if launch.checkpoint:
@@ -560,6 +560,7 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
 
 
 def _wrap(line: str) -> str:
+    """Wrap a line to the terminal; continuation lines are indented."""
     return textwrap.fill(
         line,
         79,

@@ -141,6 +141,7 @@ def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
 
 
 def _digest_spec(spec: JobSpec) -> str:
+    """Hash what a job does, without the caller's variables and secrets."""
     omitted = (*list_inherited_variables(spec.via), *spec.secrets)
     environment = [
         (name, value) for name, value in spec.environment if name not in omitted

@@ -166,8 +166,8 @@ def _explain_unshared(job: PlannedJob) -> str:
 def _estimate_run(job: PlannedJob) -> float:
     """Estimate the time limit of a run in seconds, or 0 if unknown.
 
-    Sums the start-up and ALLOWED_SLOWDOWN times the expected time of all steps; capped at the
-    job's time limit.
+    Sums the start-up and ALLOWED_SLOWDOWN times the expected time of all steps; capped
+    at the job's time limit.
     """
     limit = read_time_limit(find_requested_time(job))  # 0 if unknown
     step_seconds = 3600 * job.spec.gpu_hours / job.spec.occupied_gpus

@@ -776,6 +776,7 @@ class Slurm:
 
 
 def _build_away_error(program: str, output: CommandOutput) -> SchedulerAway:
+    """Build the error of a command that failed, or that is not installed."""
     if output.code == 127:
         return SchedulerAway(
             f"{output.err.strip()}: start pytest on a login node of the cluster, which has Slurm's commands"

@@ -62,7 +62,10 @@ def list_variables(via: str) -> dict[str, str]:
 
 
 def drop_misread_variables(variables: dict[str, str]) -> dict[str, str]:
-    """Remove SLURM_GPUS_PER_NODE=null, which srun parses as a number (docs/reference/cluster.md)."""
+    """Remove SLURM_GPUS_PER_NODE=null, which srun parses as a number.
+
+    See docs/reference/cluster.md.
+    """
     return {
         name: value
         for name, value in variables.items()
