@@ -73,7 +73,8 @@ def find_suspect_nodes(
         if not reachable:
             continue
         text = f"by the history {format_suspect(description)}"
-        plan, reason = None, refusal
+        plan = None
+        reason = refusal
         if not refusal:
             plan = _plan_confirmation(reachable, suspect, search, text)
             reason = "no selected configuration that was slow there has enough other nodes known to be sound"

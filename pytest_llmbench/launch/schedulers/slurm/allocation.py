@@ -406,7 +406,7 @@ def _convert_time(seconds: int) -> datetime:
 
 def describe_run(
     job: Job,
-    marks: RunMarkers,
+    markers: RunMarkers,
     allocation: JobStatus,
     slurm: Slurm,
     *,
@@ -419,7 +419,7 @@ def describe_run(
     allocation was ending is treated like this, too: the allocation's end may be the
     cause.
     """
-    begun, ended, code = marks
+    begun, ended, code = markers
     run_status = replace(
         allocation,
         limit_seconds=None,
@@ -445,9 +445,11 @@ def describe_run(
         )
         return _describe_exit(job, code, ended_status)
     if allocation.phase is Phase.ENDED:
-        return _describe_lost(run_status, allocation, begun)
+        return _describe_run_without_exit_code(run_status, allocation, begun)
+    # the run runs, or its allocation waits or is in an unknown state
     if begun or allocation.phase is not Phase.RUNNING:
         return replace(run_status, elapsed_seconds=None)
+    # the allocation runs, and still has to start the run
     return replace(
         run_status, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None
     )
@@ -470,7 +472,7 @@ def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
     )
 
 
-def _describe_lost(
+def _describe_run_without_exit_code(
     run_status: JobStatus, allocation: JobStatus, begun: datetime | None
 ) -> JobStatus:
     """Return the status of a run whose allocation ended first.
