@@ -426,16 +426,17 @@ def list_stages(environment: Mapping[str, str]) -> dict[str, Path]:
 
 def find_first_set(environment: Mapping[str, str], *names: str) -> str:
     """Return the value of the first variable that is set, or ""."""
-    return next((environment[name] for name in names if environment.get(name)), "")
+    for name in names:
+        if environment.get(name):
+            return environment[name]
+    return ""
 
 
 def _find_setting(environment: Mapping[str, str], key: str) -> str:
     """Return a cluster setting from the variables that documents use for it."""
-    names = (
-        name
-        for scheduler in list_schedulers()
-        for name in scheduler.cluster_variables.get(key, ())
-    )
+    names: list[str] = []
+    for scheduler in list_schedulers():
+        names += scheduler.cluster_variables.get(key, ())
     return find_first_set(environment, *names)
 
 

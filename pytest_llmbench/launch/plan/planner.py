@@ -123,11 +123,10 @@ class Plan:
 
         A configuration with variants contributes the jobs of its variants.
         """
-        return tuple(
-            planned
-            for job in self.jobs
-            for planned in self.variants.get(job.spec.case_id, (job,))
-        )
+        every_job: list[PlannedJob] = []
+        for job in self.jobs:
+            every_job += self.variants.get(job.spec.case_id, (job,))
+        return tuple(every_job)
 
     @property
     def first_run_specs(self) -> list[JobSpec]:
@@ -375,7 +374,7 @@ class Planner:
         # the options belong to the purpose of the launch; any other job, such as the
         # profile of a regression, uses the defaults
         launch = self.launch if purpose is self.launch.purpose else LaunchSettings()
-        checkpoint = None
+        checkpoint = None  # the folder to load
         if launch.checkpoint:
             checkpoint = self.host.directory / launch.checkpoint
         profile = parse_profile(launch.profile if purpose is Purpose.PROFILE else "")

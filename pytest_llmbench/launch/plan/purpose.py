@@ -381,9 +381,9 @@ def find_outputs(
         paths = [path for path in profiles if _read_job_id(path) in ("", job_id)]
     elif purpose is Purpose.SAVE_CHECKPOINT and facts.checkpoint:
         paths = _find_weights(folder)
-    return tuple(
-        path for path in paths if since is None or _read_modified(path) >= since
-    )
+    if since is not None:
+        paths = [path for path in paths if _read_modified(path) >= since]
+    return tuple(paths)
 
 
 def _read_job_id(profile: Path) -> str:
@@ -396,20 +396,25 @@ def _read_job_id(profile: Path) -> str:
 
 
 def _find_profiles(folder: Path) -> Iterator[Path]:
+    """Yield the profiles of Nsight Systems in a folder and its subfolders."""
     for path, _, files in _walk_bounded(folder):
-        yield from (path / name for name in files if name.endswith(".nsys-rep"))
+        for name in files:
+            if name.endswith(".nsys-rep"):
+                yield path / name
 
 
 def _find_weights(folder: Path) -> list[Path]:
-    """Find the folders of checkpoint weights, oldest first."""
-    paths = (
-        path
-        for path, _, files in _walk_bounded(folder)
-        if path.name == "weights" and any(name.endswith(".distcp") for name in files)
-    )
-    return sorted(
-        islice(paths, MAX_FILES), key=lambda path: (_read_modified(path), path)
-    )
+    """Find up to MAX_FILES folders of checkpoint weights, oldest first."""
+    folders = islice(_walk_weights(folder), MAX_FILES)
+    return sorted(folders, key=lambda path: (_read_modified(path), path))
+
+
+def _walk_weights(folder: Path) -> Iterator[Path]:
+    """Yield the folders `weights` that contain shards of a checkpoint."""
+    for path, _, files in _walk_bounded(folder):
+        has_shards = any(name.endswith(".distcp") for name in files)
+        if path.name == "weights" and has_shards:
+            yield path
 
 
 def _read_modified(path: Path) -> float:

@@ -232,7 +232,9 @@ def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
     After n pairs the residuals have 2n - 2 degrees of freedom.
     """
     measured = list_measured(trials)
-    good, bad = ([run for run in measured if run.variant == end] for end in ends)
+    good_end, bad_end = ends
+    good = [run for run in measured if run.variant == good_end]
+    bad = [run for run in measured if run.variant == bad_end]
     good_mean = _mean([run.logarithm for run in good])
     bad_mean = _mean([run.logarithm for run in bad])
     squares = sum(

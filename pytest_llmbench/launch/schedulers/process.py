@@ -464,12 +464,11 @@ def has_variable(pid: int, variable: str, value: str) -> bool:
         return False
     if f"{variable}={value}".encode() not in variables:
         return False
-    names = {
-        name.decode(errors="replace")
-        for name, _, _ in (entry.partition(b"=") for entry in variables)
-    }
-    is_job = not names.isdisjoint(JOB_VARIABLES)
-    return not is_job
+    for entry in variables:
+        name, _, _ = entry.partition(b"=")
+        if name.decode(errors="replace") in JOB_VARIABLES:  # set by a scheduler
+            return False
+    return True
 
 
 def identify(ticks: str) -> str:

@@ -111,12 +111,14 @@ def is_allocation(job: SpecOwner) -> bool:
 
 
 def waits_for_nodes(spec: JobSpec, before: Iterable[SpecOwner]) -> bool:
-    """True if a run must wait for its allocation, which is among the jobs `before` it."""
-    return any(job.spec.case_id == spec.case_id for job in before if is_allocation(job))
+    """True if a run must wait for its allocation, one of the jobs `before` the run."""
+    return any(
+        is_allocation(job) and job.spec.case_id == spec.case_id for job in before
+    )
 
 
 def list_allocations(journal: LiveJobs) -> Iterator[Job]:
-    """Yield the allocations of a session that have not ended."""
+    """Yield the submitted allocations of a session that have not ended."""
     return (job for job in journal.list_live() if is_allocation(job) and job.job_id)
 
 
