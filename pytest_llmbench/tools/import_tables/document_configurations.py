@@ -5,7 +5,6 @@ Rows with measurements are completed with the rows that describe their configura
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -44,6 +43,8 @@ such as milliseconds, gives larger factors.
 VARIANT_COLUMNS = (("gbs",), ("sequence_length",), ("gbs", "sequence_length"))
 """Combinations of columns that name variants: gbs128, seq4096, gbs128_seq4096."""
 
+SECONDS_PER_DAY = 86_400
+
 OUTSIDE = "the cell is outside of Markdown tables: in HTML, in a comment, without a line of dashes below a header, or in a huge line"
 UNMEASURED = "the configuration has no measurement"
 CONTRADICTORY_DAYS = "tokens/s and days to 1T tokens contradict each other: the row may be shifted by a cell"
@@ -52,7 +53,7 @@ CONTRADICTORY_STEP_TIME = "tokens/s does not match step time, sequence length an
 UNCOPIED_FACTS = ("recipe", "model", "unsized")
 """The facts of a configuration row that are not copied to measured rows."""
 
-_WORDS = {
+_KEY_COLUMN_WORDS = {
     "size": "model size",
     "gpu": "GPU type",
     "dtype": "precision",
@@ -117,10 +118,14 @@ def _set_aside(
 def _split_by_dtype(
     mapping: DocumentMapping, entry: DocumentConfiguration
 ) -> list[DocumentConfiguration]:
+    """Return one configuration for each precision of a cell such as `BF16/FP8`.
+
+    Returns the unchanged configuration if its precision is unknown.
+    """
     dtypes = parse_dtypes(mapping, str(entry.facts.get("dtype", "")))
-    return [
-        replace(entry, facts={**entry.facts, "dtype": dtype}) for dtype in dtypes
-    ] or [entry]
+    if not dtypes:
+        return [entry]
+    return [replace(entry, facts={**entry.facts, "dtype": dtype}) for dtype in dtypes]
 
 
 # --- configuration rows ---------------------------------------------------------------
@@ -137,18 +142,20 @@ def _join_settings(
     """
     recipes = {entry.recipe for entry in measured}
     # A row without a number of GPUs would describe every size of the model.
-    candidates = [row for row in configuration_rows if row.facts.get("gpus")]
-    # The ids of `values` tuples, which all configurations from one row share.
-    used: set[int] = set()
+    rows_with_gpus = [row for row in configuration_rows if row.facts.get("gpus")]
+    # The ids of `values` tuples. All configurations that `_split_by_dtype` made from one
+    # row share its tuple, so the row counts as used if one of them is.
+    used_ids: set[int] = set()
     for entry in measured:
-        rows = [row for row in candidates if _may_describe(row, entry, recipes)]
+        rows = [row for row in rows_with_gpus if _may_describe(row, entry, recipes)]
         # Strong and weak scaling differ by their batch, so prefer rows with equal GBS.
         batch = entry.facts.get("gbs", "")
         if any(row.facts.get("gbs") == batch for row in rows):
+            # Rows without a GBS stay.
             rows = [row for row in rows if row.facts.get("gbs", batch) == batch]
-        yield from _add_columns(entry, rows, used)
+        yield from _add_columns(entry, rows, used_ids)
     for row in configuration_rows:
-        if id(row.values) not in used:
+        if id(row.values) not in used_ids:
             yield from _refuse(row, UNMEASURED)
 
 
@@ -162,47 +169,54 @@ def _may_describe(
     """
     if entry.recipe and row.recipe != entry.recipe and row.recipe in recipes:
         return False
-    if row.facts.get("task", entry.facts.get("task")) != entry.facts.get("task"):
+    task = entry.facts.get("task")
+    # A row that names no task applies to every task.
+    if row.facts.get("task", task) != task:
         return False
     return _has_same_key(row, entry.facts)
 
 
 def _has_same_key(row: DocumentConfiguration, facts: Facts) -> bool:
-    """True if no key column of a row contradicts `facts`."""
-    return all(
-        facts.get(name, row.facts[name]) == row.facts[name]
-        for name in KEY_COLUMNS
-        if name in row.facts
-    )
+    """True if no key column of a row contradicts `facts`; missing values never do."""
+    stated_by_both = [
+        name for name in KEY_COLUMNS if name in row.facts and name in facts
+    ]
+    return all(row.facts[name] == facts[name] for name in stated_by_both)
 
 
 def _add_columns(
-    entry: DocumentConfiguration, rows: Sequence[DocumentConfiguration], used: set[int]
+    entry: DocumentConfiguration,
+    rows: Sequence[DocumentConfiguration],
+    used_ids: set[int],
 ) -> Iterator[Finding]:
     """Add the columns of configuration rows to a measured row.
 
-    Also yields contradictory columns as unread cells. Adds the ids of the used rows to
-    `used`.
+    Also yields contradictory columns as unread cells. Adds the id of the `values` of
+    each used row to `used_ids`.
     """
     facts, values = dict(entry.facts), entry.values
     for row in rows:
         # An earlier row may have stated a size that this row contradicts.
         if not _has_same_key(row, facts):
             continue
-        used.add(id(row.values))
+        used_ids.add(id(row.values))
         values += row.values
         for name, value in row.facts.items():
-            stated = value if name in UNCOPIED_FACTS else facts.setdefault(name, value)
+            if name in UNCOPIED_FACTS:
+                continue
+            stated = facts.setdefault(name, value)
             if stated != value:
                 reason = f"line {entry.line} states {stated or 'several values'}"
                 yield UnreadCell(row.line, f"{name} {value}", reason)
                 facts[name] = ""
-    facts = {
+    # Drop contradictory columns. Contradictory keys stay "", because `_find_problem`
+    # names these in the reason.
+    agreed = {
         name: value
         for name, value in facts.items()
         if value != "" or name in (*KEY_COLUMNS, "task")
     }
-    yield replace(entry, facts=facts, values=values)
+    yield replace(entry, facts=agreed, values=values)
 
 
 # --- keys -----------------------------------------------------------------------------
@@ -213,32 +227,30 @@ def _complete_keys(
 ) -> Iterator[DocumentConfiguration]:
     """Complete keys with the stated values of the mapping, and replace its literal texts.
 
-    Without a stated recipe, configurations without a recipe get the only recipe of the
-    others, if there is one, else the unsized title.
+    Without a stated recipe, a configuration without a recipe gets the only recipe of the
+    document, if there is exactly one, else the name in its title without a size.
     """
-    stated = mapping.stated.get("recipe")
-    names = {entry.recipe for entry in entries} - {""}
-    only_recipe = next(iter(names)) if len(names) == 1 else ""
-    # In one recipe, the sizes alone would not distinguish several models.
-    size_is_model = (
-        stated
-        and len({entry.recipe for entry in entries if "model" in entry.facts}) > 1
-    )
+    stated_recipe = mapping.stated.get("recipe")
+    recipes = {entry.recipe for entry in entries} - {""}
+    only_recipe = next(iter(recipes)) if len(recipes) == 1 else ""
+    recipes_with_model = {entry.recipe for entry in entries if "model" in entry.facts}
+    # --recipe merges several recipes into one. The sizes alone would then not
+    # distinguish their models, so the model's name replaces the size.
+    size_is_model = stated_recipe and len(recipes_with_model) > 1
     for entry in entries:
-        recipe = stated or entry.recipe or only_recipe or entry.facts.get("unsized", "")
+        unsized_title = entry.facts.get("unsized", "")
+        recipe = stated_recipe or entry.recipe or only_recipe or unsized_title
         facts = {**mapping.stated, **entry.facts, "recipe": recipe}
         if size_is_model and "model" in facts:
             facts["size"] = facts["model"]
-        for name, values in mapping.values.items():
-            facts |= values.get(str(facts.get(name)), {})
+        for name, replacements in mapping.values.items():
+            facts |= replacements.get(str(facts.get(name)), {})
         yield replace(entry, facts=facts)
 
 
 def _make_key(entry: DocumentConfiguration) -> ConfigurationKey:
-    return (
-        entry.recipe,
-        *(str(entry.facts.get(name, "")) for name in (*KEY_COLUMNS, "task", "variant")),
-    )
+    names = (*KEY_COLUMNS, "task", "variant")
+    return (entry.recipe, *(str(entry.facts.get(name, "")) for name in names))
 
 
 def _select_complete(
@@ -258,16 +270,16 @@ def _select_complete(
             continue
         key = _make_key(entry)
         first = complete.setdefault(key, entry)
+        # A row that repeats the first row exactly is ignored.
         if first.facts != entry.facts:
             ambiguous.setdefault(key, [first]).append(entry)
     # Several rows of one key: any of them may be another measurement, so import none.
     for key, duplicates in ambiguous.items():
         lines = ", ".join(str(entry.line) for entry in duplicates)
+        reason = f"lines {lines} give different values for one configuration"
         del complete[key]
         for entry in duplicates:
-            yield from _refuse(
-                entry, f"lines {lines} give different values for one configuration"
-            )
+            yield from _refuse(entry, reason)
     yield from complete.values()
 
 
@@ -278,14 +290,15 @@ def _name_variants(
     groups: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in entries:
         groups.setdefault(_make_key(entry), []).append(entry)
-    names = {key: _choose_batch_columns(group) for key, group in groups.items()}
+    columns_by_key = {
+        key: _choose_batch_columns(group) for key, group in groups.items()
+    }
     for entry in entries:
-        variant = _name_variant(entry, names[_make_key(entry)])
-        yield (
-            replace(entry, facts={**entry.facts, "variant": variant})
-            if variant
-            else entry
-        )
+        variant = _name_variant(entry, columns_by_key[_make_key(entry)])
+        if variant:
+            yield replace(entry, facts={**entry.facts, "variant": variant})
+        else:
+            yield entry
 
 
 def _choose_batch_columns(group: Sequence[DocumentConfiguration]) -> Sequence[str]:
@@ -296,16 +309,20 @@ def _choose_batch_columns(group: Sequence[DocumentConfiguration]) -> Sequence[st
     """
     if len(group) == 1:
         return ()
-    for names in VARIANT_COLUMNS:
-        if len({_name_variant(entry, names) for entry in group}) == len(group):
-            is_stated = all(entry.facts.get(name) for entry in group for name in names)
-            return names if is_stated else ()
+    for columns in VARIANT_COLUMNS:
+        variants = {_name_variant(entry, columns) for entry in group}
+        if len(variants) == len(group):
+            is_stated = all(
+                entry.facts.get(column) for entry in group for column in columns
+            )
+            return columns if is_stated else ()
     return ()
 
 
-def _name_variant(entry: DocumentConfiguration, names: Sequence[str]) -> str:
+def _name_variant(entry: DocumentConfiguration, columns: Sequence[str]) -> str:
     """Return the name of a variant, such as `gbs128_seq4096`; "" without columns."""
-    return "_".join(f"{name[:3]}{entry.facts.get(name, '')}" for name in names)
+    # The first three letters: `seq` for sequence_length.
+    return "_".join(f"{column[:3]}{entry.facts.get(column, '')}" for column in columns)
 
 
 # --- checks ---------------------------------------------------------------------------
@@ -313,56 +330,75 @@ def _name_variant(entry: DocumentConfiguration, names: Sequence[str]) -> str:
 
 def _find_problem(entry: DocumentConfiguration, *, needs_step_time: bool) -> str:
     """Return the reason not to import a configuration, or ""."""
-    name = next((name for name in KEY_COLUMNS if not entry.facts.get(name)), "")
-    if name:
-        hint = "" if name == "gpus" else f"; give --{name}"
-        several, missing = f"more than one {_WORDS[name]} is", f"no {_WORDS[name]} is"
-        return (
-            f"{several} stated for the configuration"
-            if name in entry.facts
-            else f"{missing} stated for the configuration{hint}"
-        )
+    key_problem = _find_key_problem(entry)
+    if key_problem:
+        return key_problem
+    if needs_step_time and not _has_step_time(entry):
+        if "tokens_per_second_per_gpu" in entry.cells:
+            return "a step time cannot be computed from tokens/s per GPU without GBS and sequence length"
+        return "the row contains no step time"
+    return _find_contradiction(entry)
+
+
+def _find_key_problem(entry: DocumentConfiguration) -> str:
+    """Return the reason that the key of a configuration is incomplete, or ""."""
+    for column in KEY_COLUMNS:
+        if entry.facts.get(column):
+            continue
+        word = _KEY_COLUMN_WORDS[column]
+        if column in entry.facts:  # "": contradictory values
+            return f"more than one {word} is stated for the configuration"
+        hint = "" if column == "gpus" else f"; give --{column}"
+        return f"no {word} is stated for the configuration{hint}"
     if entry.facts.get("task") == "":
         return "more than one task, or an unknown task, is stated for the configuration"
     if not entry.recipe:
         return "the title names no recipe; give --recipe"
-    if needs_step_time and not _has_step_time(entry):
-        return (
-            "a step time cannot be computed from tokens/s per GPU without GBS and sequence length"
-            if "tokens_per_second_per_gpu" in entry.cells
-            else "the row contains no step time"
-        )
-    # Only two metrics together reveal that a row is shifted by a cell.
-    if _find_factor(entry.cells, "days_to_1t", 1e12 / 86_400) > LARGEST_TOKENS_FACTOR:
+    return ""
+
+
+def _find_contradiction(entry: DocumentConfiguration) -> str:
+    """Return the reason that tokens/s contradicts another metric, or "".
+
+    Only two metrics together reveal that a row is shifted by a cell.
+    """
+    days_factor = _find_factor(
+        entry.cells, "days_to_1t", expected_product=1e12 / SECONDS_PER_DAY
+    )
+    if days_factor > LARGEST_TOKENS_FACTOR:
         return CONTRADICTORY_DAYS
-    # Tokens per step; 0 if the sequence length or the GBS is unknown.
-    tokens = math.prod(
-        int(entry.facts.get(name, 0)) for name in ("sequence_length", "gbs")
-    )
-    is_contradictory = (
-        tokens > 0
-        and _find_factor(entry.cells, "step_time", tokens) > LARGEST_STEP_TIME_FACTOR
-    )
-    return CONTRADICTORY_STEP_TIME if is_contradictory else ""
+    sequence_length = int(entry.facts.get("sequence_length", 0))
+    tokens_per_step = sequence_length * int(entry.facts.get("gbs", 0))
+    if tokens_per_step > 0:  # both are known
+        step_time_factor = _find_factor(
+            entry.cells, "step_time", expected_product=tokens_per_step
+        )
+        if step_time_factor > LARGEST_STEP_TIME_FACTOR:
+            return CONTRADICTORY_STEP_TIME
+    return ""
 
 
 def _has_step_time(entry: DocumentConfiguration) -> bool:
     """True if a step time is printed or can be computed from another metric."""
     return any(
-        name in entry.cells and all(map(entry.facts.get, needed))
-        for name, needed in _STEP_TIME_FROM.items()
+        metric in entry.cells and all(map(entry.facts.get, needed_columns))
+        for metric, needed_columns in _STEP_TIME_FROM.items()
     )
 
 
-def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
-    """Return the factor (>= 1) between `product` and the metric `name` times tokens/s.
+def _find_factor(
+    cells: Mapping[str, str], metric: str, *, expected_product: float
+) -> float:
+    """Return the factor (>= 1) between expected and actual product of two metrics.
 
-    The factor is 1 if they are equal or a value is absent.
+    The actual product is tokens/s times `metric`. The factor is 1 if both products are
+    equal or a value is absent.
     """
-    texts = [cells.get("tokens_per_second", "NA"), cells.get(name, "NA")]
-    if any(text in ABSENT for text in texts):
+    tokens_per_second = cells.get("tokens_per_second", "NA")
+    value = cells.get(metric, "NA")
+    if tokens_per_second in ABSENT or value in ABSENT:
         return 1.0
-    factor = math.prod(map(float, texts)) / product
+    factor = float(tokens_per_second) * float(value) / expected_product
     return max(factor, 1 / factor)
 
 
@@ -384,5 +420,6 @@ def _mark_proxies(
         most_layers[model] = max(most_layers.get(model, 0), layers)
     for entry in entries:
         model = entry.recipe, entry.facts["size"]
+        # 0 layers: unknown.
         is_proxy = 0 < int(entry.facts.get("layers", 0)) < most_layers[model]
         yield replace(entry, facts={**entry.facts, "proxy": 1}) if is_proxy else entry

@@ -63,7 +63,10 @@ class BaselineDraft:
         return tuple((line, text) for line, text, _ in self._split_lines(NOT_STATED))
 
     def _split_lines(self, marker: str) -> Iterator[tuple[int, str, str]]:
-        """Yield (1-based line number, text before `marker`, text after) of matching lines."""
+        """Yield (line number, text before `marker`, text after) of lines with `marker`.
+
+        Line numbers are 1-based.
+        """
         for number, line in enumerate(self.text.splitlines(), 1):
             if marker in line:
                 before, _, after = line.partition(marker)
@@ -81,26 +84,29 @@ def make_draft(
 
     `document` is the name of the document.
     """
-    recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
+    recipe = entries[0].recipe
+    cells = sum(len(entry.cells) for entry in entries)
+    # Without duplicates, in the order of the document.
     sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
     models = {
         size: _select_model(prose, size, is_only_size=len(sizes) == 1) for size in sizes
     }
-    lines = [
-        *_render_head(mapping, recipe, release, document, prose, has_metrics=cells > 0)
-    ]
+    has_metrics = cells > 0
+    lines = list(
+        _render_head(mapping, recipe, release, document, prose, has_metrics=has_metrics)
+    )
     lines += _render_peaks(entries, prose)
     if any(models.values()):
-        lines += [
-            "",
-            "models:",
-            *(line for size in sizes for line in _render_model(size, models[size])),
-        ]
+        lines += ["", "models:"]
+        for size in sizes:
+            lines += _render_model(size, models[size])
     lines += ["", "configurations:"]
     last_source = None
     for entry in entries:
-        if last_source != (entry.table, entry.line):
-            last_source = entry.table, entry.line
+        # One comment for all configurations of a row, such as those of `BF16/FP8`.
+        source = (entry.table, entry.line)
+        if source != last_source:
+            last_source = source
             lines.append(
                 f"  # {escape(entry.table)} (line {entry.line} of the document)"
             )
@@ -156,24 +162,27 @@ def _render_framework(mapping: DocumentMapping, about: ProseValues) -> str:
 
 def _render_usual(name: str, about: ProseValues, usual: str) -> str:
     """Render the stated value of a key, else the usual value with a comment."""
-    return (
-        _render_value(name, about[name])
-        if name in about
-        else f"{name}: {usual}   {USUAL}"
-    )
+    if name in about:
+        return _render_value(name, about[name])
+    return f"{name}: {usual}   {USUAL}"
 
 
 def _render_value(
-    name: str, stated: ProseValue | None, indent: str = "", text: str = ""
+    name: str, stated: ProseValue | None, indent: str = "", yaml_value: str = ""
 ) -> str:
     """Render a key with its value and source, or a key to fill in if `stated` is None.
 
-    `text` is the value in YAML, if it differs from the stated value.
+    `yaml_value` is the value in YAML, if it differs from the stated value (quotes).
     """
     # The schema refuses `null`, so an incomplete draft cannot judge runs.
     if stated is None:
         return f"{indent}{name}: null   {FILL_IN} {name}{FILL_IN_HINTS.get(name, '')}"
-    return f"{indent}{name}: {text or stated.value}   # {stated.source}"
+    return f"{indent}{name}: {yaml_value or stated.value}   # {stated.source}"
+
+
+def _render_quoted(name: str, stated: ProseValue, indent: str) -> str:
+    """Render a key with its value in quotes, which keep all digits of a number."""
+    return _render_value(name, stated, indent, yaml_value=json.dumps(stated.value))
 
 
 def _render_peaks(
@@ -184,20 +193,20 @@ def _render_peaks(
     A peak that the document does not state is the vendor's, if known.
     """
     yield "peak_tflops:"
-    pairs = dict.fromkeys(
-        (str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries
-    )
-    for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
+    dtypes_by_gpu: dict[str, list[str]] = {}
+    for entry in entries:
+        dtypes = dtypes_by_gpu.setdefault(str(entry.facts["gpu"]), [])
+        dtypes.append(str(entry.facts["dtype"]))
+    for gpu, dtypes in dtypes_by_gpu.items():
         peaks = prose.select("peak", gpu)
         yield f"  {gpu}:"
-        for dtype in (dtype for pair_gpu, dtype in pairs if pair_gpu == gpu):
+        for dtype in dict.fromkeys(dtypes):
             if dtype in peaks:
-                yield _render_value(
-                    dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value)
-                )
-            else:
-                peak = find_peak(gpu, dtype)
-                yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": the vendor gives it" if peak else ""}'
+                yield _render_quoted(dtype, peaks[dtype], "    ")
+                continue
+            vendor_peak = find_peak(gpu, dtype)
+            origin = ": the vendor gives it" if vendor_peak else ""
+            yield f'    {dtype}: "{vendor_peak or NO_PEAK}"   {NOT_STATED}{origin}'
 
 
 def _select_model(prose: Prose, size: str, *, is_only_size: bool) -> ProseValues:
@@ -210,50 +219,53 @@ def _select_model(prose: Prose, size: str, *, is_only_size: bool) -> ProseValues
 
 
 def _render_model(size: str, model: ProseValues) -> Iterator[str]:
-    """Yield the lines of a model: formula, dimensions and worked example."""
-    formula, constant = model.get("formula"), model.get("printed_flops")
+    """Yield the lines of a model: formula, dimensions and worked example.
+
+    Without a formula, yields only the stated dimensions. With a formula, yields all
+    dimensions that it needs; the missing dimensions are to be filled in.
+    """
     yield f"  {_quote(size)}:"
+    formula = model.get("formula")
     if formula is None:
         yield f"    formula: none   {NOT_STATED}: docs/explanation/flops.md has formulas for MFU"
-        for name in (name for name in MODEL_KEYS if name in model):
-            text = model[name].value
-            yield _render_value(
-                name, model[name], "    ", text if text.isdigit() else json.dumps(text)
-            )
+        for name in MODEL_KEYS:
+            if name not in model:
+                continue
+            if model[name].value.isdigit():
+                yield _render_value(name, model[name], "    ")
+            else:
+                yield _render_quoted(name, model[name], "    ")
         return
-    # Documents compute their tables with the rounded constant, so append the number of
-    # its digits to the formula: `1.3e12` has 3 characters before the exponent, 2 digits.
-    digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
-    yield _render_value("formula", formula, "    ", f"{formula.value}{digits}")
+    formula_text = formula.value
+    printed_flops = model.get("printed_flops")
+    if printed_flops:
+        # Documents compute their tables with the rounded printed FLOPs, so append the
+        # number of its digits to the formula. `1.3e12`: "1.3" without the point has 2.
+        mantissa, _, _ = printed_flops.value.lower().partition("e")
+        formula_text += f":{len(mantissa) - 1}"
+    yield _render_value("formula", formula, "    ", formula_text)
     for name in ("hidden_size", *FORMULA_NEEDS[formula.value], "vocabulary_size"):
         yield _render_value(name, model.get(name), "    ")
-    if constant:
-        yield _render_value(
-            "printed_flops", constant, "    ", json.dumps(constant.value)
-        )
+    if printed_flops:
+        yield _render_quoted("printed_flops", printed_flops, "    ")
     yield from _render_worked_example(model)
 
 
 def _render_worked_example(model: ProseValues) -> Iterator[str]:
     """Yield the lines of the worked FLOPs example, if it is complete."""
-    sums = [model.get(f"worked {name}") for name in WORKED_SUMS]
-    shape = [model.get(name) for name in ("sequence_length", "layers")]
+    shape_keys = ("sequence_length", "layers")
+    sum_keys = {f"worked {name}": name for name in WORKED_SUMS}
     # An incomplete example cannot be recomputed.
-    if None in sums or None in shape:
+    if not all(key in model for key in (*shape_keys, *sum_keys)):
         return
     yield "    worked:"
-    for name, stated in zip(
-        ("sequence_length", "layers", *WORKED_SUMS), (*shape, *sums), strict=True
-    ):
-        if stated is not None:
-            yield _render_value(
-                name,
-                stated,
-                "      ",
-                json.dumps(stated.value) if name in WORKED_SUMS else "",
-            )
-    if flops := model.get("worked flops"):
-        yield _render_value("flops", flops, "      ", json.dumps(flops.value))
+    for name in shape_keys:
+        yield _render_value(name, model[name], "      ")
+    for key, name in sum_keys.items():
+        yield _render_quoted(name, model[key], "      ")
+    flops = model.get("worked flops")
+    if flops:
+        yield _render_quoted("flops", flops, "      ")
 
 
 def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
@@ -277,21 +289,23 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
         name: from_text[name].value if name in from_text else facts.get(name)
         for name in COLUMNS
     }
-    needed = [name for name in SHAPE if columns[name] is None and "formula" in model]
+    to_fill_in: list[str] = []
+    if "formula" in model:  # it needs the shape
+        to_fill_in = [name for name in SHAPE if columns[name] is None]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
-    keys += [f"{name}: null" for name in needed]
+    keys += [f"{name}: null" for name in to_fill_in]
     if "proxy" in facts:
         keys.append("proxy: true")
     if "logged_tflop" in facts:
         keys.append(f"logged_tflop: {facts['logged_tflop']}")
-    notes = []
+    comments = []
     if from_text:
         sources = [f"{name}: {value.source}" for name, value in from_text.items()]
-        notes.append(f"   # {', '.join(sources)}")
-    if needed:
-        notes.append(f"   {FILL_IN} {', '.join(needed)}")
+        comments.append(f"   # {', '.join(sources)}")
+    if to_fill_in:
+        comments.append(f"   {FILL_IN} {', '.join(to_fill_in)}")
     if keys:
-        yield f"     {', '.join(keys)},{''.join(notes)}"
+        yield f"     {', '.join(keys)},{''.join(comments)}"
     cells = ", ".join(
         f"{name}: {json.dumps(entry.cells[name])}"
         for name in METRICS
@@ -301,9 +315,10 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
 
 
 def _quote(text: str) -> str:
-    """Quote a text for YAML, unless it is a simple word."""
+    """Quote a text for YAML, unless it is a simple word such as `llama3.1`."""
     # YAML 1.1 reads these as truth values or null.
-    words = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
-    if re.fullmatch(r"[a-z][a-z0-9_.]*", text) and text not in words:
+    reserved = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+    is_simple_word = re.fullmatch(r"[a-z][a-z0-9_.]*", text)
+    if is_simple_word and text not in reserved:
         return text
     return json.dumps(escape(text), ensure_ascii=False)

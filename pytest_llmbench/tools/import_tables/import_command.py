@@ -86,38 +86,33 @@ def run_import(arguments: argparse.Namespace) -> Output:
         read_document,
         write_drafts,
     )
-    from pytest_llmbench.tools.import_tables.mappings import KEY_COLUMNS, load_mapping
+    from pytest_llmbench.tools.import_tables.mappings import (
+        SHARED_COLUMNS,
+        load_mapping,
+    )
 
-    stated = {
-        name: value
-        for name in (*KEY_COLUMNS[:3], "recipe")
-        if (value := getattr(arguments, name))
-    }
+    typed = {name: getattr(arguments, name) for name in (*SHARED_COLUMNS, "recipe")}
+    stated = {name: value for name, value in typed.items() if value}
     mapping = load_mapping(arguments.mapping).add_stated(stated)
     path = arguments.document
-    imported = import_document(
-        read_document(path, mapping), path.name, arguments.release, mapping
-    )
+    tables = read_document(path, mapping)
+    imported = import_document(tables, path.name, arguments.release, mapping)
     if not imported.drafts:
-        details = (
-            "\n".join(format_report(imported, ()))
-            if imported.unread
-            else "the document contains no table"
-        )
+        details = "the document contains no table"
+        if imported.unread:
+            details = "\n".join(format_report(imported, written=()))
         message = f"{path.name}: found no configuration, expected a table with numbers of GPUs"
         raise BaselineError(f"{message}\n{details}")
     if arguments.output is None:
+        # Standard output is the drafts alone, so the report goes to standard error.
         text = "\n".join(draft.text for draft in imported.drafts).rstrip("\n")
-        return Output(
-            text,
-            0 if imported.is_complete else 1,
-            "\n".join(format_report(imported, ())),
-        )
+        report = "\n".join(format_report(imported, written=()))
+        return Output(text, code=0 if imported.is_complete else 1, stderr=report)
     written = write_drafts(imported, arguments.output, force=arguments.force)
-    is_done = imported.is_complete and all(
-        file.fate != DraftFate.KEPT for file in written
-    )
-    return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
+    is_any_kept = any(file.fate == DraftFate.KEPT for file in written)
+    is_done = imported.is_complete and not is_any_kept
+    report = "\n".join(format_report(imported, written))
+    return Output(report, code=0 if is_done else 1)
 
 
 def format_report(
@@ -133,14 +128,17 @@ def format_report(
     for file in written:
         if file.difference:
             yield file.difference
-        kept = "another file exists and was kept; give --force to replace it"
-        yield f"{file.path}: {kept if file.fate == DraftFate.KEPT else file.fate}"
+        fate: str = file.fate
+        if file.fate == DraftFate.KEPT:
+            fate = "another file exists and was kept; give --force to replace it"
+        yield f"{file.path}: {fate}"
     for draft in imported.drafts:
         for line, name in draft.fill_in:
             yield from _wrap(f"to fill in, {draft.recipe} line {line}: {name}")
         if draft.assumed:
             texts = [f"line {line} {value}" for line, value in draft.assumed]
             yield from _wrap(f"not stated, {draft.recipe}: {'; '.join(texts)}")
+    # One line for all cells of a row with the same reason.
     texts_by_line_and_reason: dict[tuple[int, str], list[str]] = {}
     for cell in imported.unread:
         key = (cell.line, cell.reason)

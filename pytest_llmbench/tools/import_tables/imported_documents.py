@@ -67,18 +67,13 @@ def import_document(
     Raises BaselineError for an invalid release, recipe or size.
     """
     for key, value in (("release", release), *mapping.stated.items()):
-        if key in ("release", "recipe", "size") and not re.fullmatch(
-            NAME.pattern, str(value)
-        ):
+        is_name = key in ("release", "recipe", "size")
+        if is_name and not re.fullmatch(NAME.pattern, str(value)):
             raise BaselineError(f"--{key} {value}: expected {NAME.expected}")
-    collected = collect_configurations(
-        select_release(mapping, tables, name, release), mapping
-    )
-    prose = read_prose(
-        mapping,
-        tables.lines,
-        [table for table in tables.tables if table.is_about_peaks],
-    )
+    tables_of_release = select_release(mapping, tables, name, release)
+    collected = collect_configurations(tables_of_release, mapping)
+    peak_tables = [table for table in tables.tables if table.is_about_peaks]
+    prose = read_prose(mapping, tables.lines, peak_tables)
     drafts = []
     for recipe in dict.fromkeys(entry.recipe for entry in collected.configurations):
         entries = [
@@ -95,15 +90,16 @@ def select_release(
 
     Raises BaselineError if the document has tables of other releases only.
     """
-    stated = [parse_release(mapping, table.headings) for table in tables.tables]
-    releases = list(dict.fromkeys(filter(None, stated)))
+    # The release of each table; "" for a table without one, which fits every release.
+    table_releases = [parse_release(mapping, table.headings) for table in tables.tables]
+    releases = list(dict.fromkeys(filter(None, table_releases)))
     if releases and release not in releases:
         raise BaselineError(
             f"{name}: found tables of {', '.join(releases)}, but not of {release}: give one of these releases as --release"
         )
     chosen = [
         table
-        for table, table_release in zip(tables.tables, stated, strict=True)
+        for table, table_release in zip(tables.tables, table_releases, strict=True)
         if table_release in ("", release)
     ]
     return replace(tables, tables=tuple(chosen))

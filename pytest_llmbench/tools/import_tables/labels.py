@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.tools.import_tables.mappings import (
     IGNORED,
-    KEY_COLUMNS,
+    SHARED_COLUMNS,
     TEXT_COLUMNS,
     DocumentMapping,
     normalize,
@@ -32,11 +32,17 @@ _MAY_BE_ABSENT = ("tokens_per_second", "mfu", "days_to_1t")
 _THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
 _PERCENT_UNITS = ("%", "percent")
 
+# `7.325`
 _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
+# `85,459` or `1,085,459.5`
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
+# `85.459`
 _POINT_OR_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+# `7.325 s`, `85,459 (84,120)` or a number without a unit
 _WITH_UNIT = re.compile(r"([\d.,]+)\s*([^\d\s.,].*)?", re.ASCII)
+# the unit of `85,459 (84,120)`
 _SECOND_NUMBER = re.compile(r"\([\d.,]+\)", re.ASCII)
+# `sequence length: 4096` or `tp=4`
 _NAMED_NUMBER = re.compile(
     r"\b(sequence length|seq len|global batch size|micro batch size|gradient accumulation|[a-z_]+)"
     r"\s*[=:]\s*(\d{1,9})(?![\d.,]*\d)",
@@ -187,12 +193,18 @@ def parse_column_label(mapping: DocumentMapping, label: str) -> str:
 
 def _has_valid_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
     """True if the unit of a label fits the metric `name`; `bare` is the rest of the label."""
+    # `Model FLOPs utilization (MFU)`: the parentheses contain the metric's name.
     if unit and unit not in units and unit != name:
         return False
+    if unit:
+        return True
     # Without a unit, a throughput may be per GPU or in total.
-    if name in _THROUGHPUTS and not unit and "token" not in bare:
-        return False
-    return name != "days_to_1t" or bool(unit) or "days" in bare
+    if name in _THROUGHPUTS:
+        return "token" in bare
+    # Without a unit, a time may be in hours.
+    if name == "days_to_1t":
+        return "days" in bare
+    return True
 
 
 def _split_label(label: str) -> tuple[str, str]:
@@ -203,8 +215,14 @@ def _split_label(label: str) -> tuple[str, str]:
     text = normalize(label).rstrip(":")
     if len(text) > LONGEST_LABEL:
         return text, ""
-    match = re.fullmatch(r"(.*?)\s*(?:[(\[](.*?)[)\]]|, ?(\S+))", text)
-    return (match[1], (match[2] or match[3] or "").strip()) if match else (text, "")
+    match = re.fullmatch(
+        r"(?P<name>.*?)\s*(?:[(\[](?P<bracketed>.*?)[)\]]|, ?(?P<after_comma>\S+))",
+        text,
+    )
+    if not match:
+        return text, ""
+    unit = match["bracketed"] or match["after_comma"] or ""
+    return match["name"], unit.strip()
 
 
 def is_unit(mapping: DocumentMapping, text: str) -> bool:
@@ -277,8 +295,10 @@ def read_metric(metric: Metric, cell: Cell) -> str:
         )
     if unit and unit not in metric.units:
         raise ValueError(f"found unit {unit!r}, expected {', '.join(metric.units)}")
+    # The unit of the cell takes precedence over the unit of the label.
     power = metric.units[unit] if unit else metric.power
-    digits = _read_digits(name, cell.number, large=name in _THROUGHPUTS or power < 0)
+    is_usually_large = name in _THROUGHPUTS or power < 0  # milliseconds
+    digits = _read_digits(name, cell.number, large=is_usually_large)
     if Decimal(digits) <= 0:
         raise ValueError("the value is not above 0")
     if name == "mfu":
@@ -301,14 +321,13 @@ def _read_digits(name: str, number: str, *, large: bool) -> str:
         raise ValueError("the point of the value may separate thousands")
     if _NUMBER.fullmatch(number):
         return number
+    # A comma before a point, and the first of several commas, is not a decimal comma.
     has_thousands = name in _THROUGHPUTS or "." in number or number.count(",") > 1
     if _THOUSANDS.fullmatch(number) and has_thousands:
         return number.replace(",", "")
-    raise ValueError(
-        "the comma may be a decimal comma"
-        if "," in number
-        else "the value is not a number"
-    )
+    if "," in number:
+        raise ValueError("the comma may be a decimal comma")
+    raise ValueError("the value is not a number")
 
 
 def _read_percentage(digits: str, *, in_cell: bool, in_label: bool) -> str:
@@ -335,11 +354,15 @@ def parse_integer(text: str) -> int:
 
 def _read_size(mapping: DocumentMapping, label: Cell, cell: Cell) -> Facts:
     """Read the size of a model; in a column `Model`, read the model's name, too."""
-    size = mapping.size_cell.fullmatch(cell.text)
-    is_size = "size" in label.text.lower()
-    if size and (is_size or not size["before"]):
-        return {"size": size["size"].lower()} | ({"proxy": 1} if size["proxy"] else {})
-    if is_size:
+    match = mapping.size_cell.fullmatch(cell.text)
+    is_size_column = "size" in label.text.lower()
+    # `Llama 70B` in a column `Model size` is a size, in a column `Model` a name.
+    if match and (is_size_column or not match["before"]):
+        facts: Facts = {"size": match["size"].lower()}
+        if match["proxy"]:
+            facts["proxy"] = 1
+        return facts
+    if is_size_column:
         raise ValueError("the value is not a model size such as 70b")
     model = read_model_name(mapping, cell.text)
     if not model:
@@ -391,16 +414,18 @@ def join_facts(statements: Iterable[Facts]) -> Facts:
 
 def read_caption(mapping: DocumentMapping, text: str) -> Caption:
     """Read the facts of a header or title, such as `8x H100 GPUs`."""
-    facts = list(_find_facts(mapping, text))
-    rest, first_fact = text, len(text)
-    for _, match in facts:
+    facts_with_match = list(_find_facts(mapping, text))
+    # The text with blanks in place of the facts, so that offsets stay valid.
+    other_words = text
+    first_fact = len(text)
+    for _, match in facts_with_match:
         start, end = match.span()
-        rest = rest[:start] + " " * (end - start) + rest[end:]
+        other_words = other_words[:start] + " " * (end - start) + other_words[end:]
         first_fact = min(first_fact, start)
     return Caption(
-        join_facts(stated for stated, _ in facts),
-        text[:first_fact].strip(" (|,-"),
-        " ".join(rest.split()),
+        facts=join_facts(facts for facts, _ in facts_with_match),
+        before=text[:first_fact].strip(" (|,-"),
+        rest=" ".join(other_words.split()),
     )
 
 
@@ -416,7 +441,8 @@ def _find_facts(
         return
     for match in _NAMED_NUMBER.finditer(text):
         name = parse_column_label(mapping, match[1].strip())
-        if name and name not in (*KEY_COLUMNS[:3], *TEXT_COLUMNS, IGNORED):
+        # These columns are not numbers.
+        if name and name not in (*SHARED_COLUMNS, *TEXT_COLUMNS, IGNORED):
             yield {name: int(match[2])}, match
     for match in mapping.counts.finditer(text):
         yield {"gpus": int(match["count"].replace(",", ""))}, match
@@ -426,7 +452,9 @@ def _find_facts(
     for name, pattern in mapping.words:
         for match in pattern.finditer(text):
             yield {name: match[0].lower()}, match
-            proxy = mapping.proxy.match(text, match.end()) if name == "size" else None
+            if name != "size":
+                continue
+            proxy = mapping.proxy.match(text, match.end())  # `314b-proxy`
             if proxy:
                 yield {"proxy": 1}, proxy
 
@@ -453,6 +481,7 @@ def make_recipe_name(mapping: DocumentMapping, before: str) -> str:
     Drops a release. Returns "" if the words are not a name.
     """
     words = " ".join(mapping.headings["release"].sub("", before).split())
+    # Join a number to the word before it: `Llama 3.1` becomes `Llama3.1`.
     return _make_name(re.sub(r"\s(?=\d)", "", words))
 
 
@@ -476,22 +505,22 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
     size is then the size at the end of the name, or the whole name without such a size.
     """
     caption = read_caption(mapping, text)
-    spelled = re.sub(
+    # `w/o MTP` becomes `without MTP`, `w/ MTP` becomes `with MTP`.
+    spelled_out = re.sub(
         r"\bw/(o\b)?", lambda match: "without " if match[1] else "with ", text
     )
-    name = _make_name(spelled)
+    name = _make_name(spelled_out)
     if not name or not caption.facts.keys() <= {"size", "proxy"}:
         return {}
-    recipe, size = make_recipe_name(mapping, caption.before), caption.facts.get("size")
+    recipe = make_recipe_name(mapping, caption.before)
+    size = caption.facts.get("size")
     # `Llama 3 8B Instruct` is another model than Llama 3 8B: text follows the size.
-    if not size or not recipe or caption.rest.strip("_ ") != caption.before.strip("_ "):
-        at_end = mapping.size_cell.fullmatch(name)
-        return {
-            "recipe": name,
-            "size": at_end["size"].lower() if at_end else name,
-            "model": name,
-        }
-    return {"recipe": recipe, "size": size, "model": name}
+    ends_with_size = caption.rest.strip("_ ") == caption.before.strip("_ ")
+    if size and recipe and ends_with_size:
+        return {"recipe": recipe, "size": size, "model": name}
+    size_match = mapping.size_cell.fullmatch(name)
+    size = size_match["size"].lower() if size_match else name
+    return {"recipe": name, "size": size, "model": name}
 
 
 def parse_dtypes(mapping: DocumentMapping, text: str) -> tuple[str, ...]:

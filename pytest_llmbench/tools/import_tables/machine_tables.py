@@ -41,17 +41,19 @@ def _read_separated(
     line = 1
     try:
         for cells in reader:
-            if cells:
+            if cells:  # not an empty line
                 texts = tuple(" ".join(cell.split()) or NO_VALUE for cell in cells)
                 rows.append(make_row(mapping, line, texts))
+            # A quoted cell may span lines, so the next row begins after the last line read.
             line = reader.line_num + 1
     except csv.Error as error:
         raise BaselineError(
             f"{path}:{reader.line_num}: {error}, expected CSV"
         ) from error
-    return DocumentTables(
-        (DocumentTable(("",), rows[0], tuple(rows[1:])),) if rows else ()
-    )
+    if not rows:
+        return DocumentTables(())
+    header, *value_rows = rows
+    return DocumentTables((DocumentTable(("",), header, tuple(value_rows)),))
 
 
 def read_csv(path: Path, mapping: DocumentMapping) -> DocumentTables:
@@ -71,19 +73,19 @@ def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
     Records in a list inside a record inherit its scalars. Raises BaselineError with the
     line.
     """
-    root: Any = read_root(path, what="table", raises=BaselineError)
+    node: Any = read_root(path, what="table", raises=BaselineError)
+    # Descend to the records: `results.runs` is the key `runs` inside `results`.
     for key in filter(None, mapping.records.split(".")):
-        pairs = (
-            {name.value: value for name, value in root.value}
-            if getattr(root, "id", "") == "mapping"
-            else {}
-        )
-        if key not in pairs:
+        values_by_key: dict[str, Any] = {}
+        if getattr(node, "id", "") == "mapping":
+            values_by_key = {name.value: value for name, value in node.value}
+        if key not in values_by_key:
             raise BaselineError(
                 f"{path}: found no {mapping.records!r}, which the mapping file names as the path of the records"
             )
-        root = pairs[key]
-    return DocumentTables(tuple(_find_records(mapping, root, (), {})))
+        node = values_by_key[key]
+    tables = _find_records(mapping, node, headings=(), outer_scalars={})
+    return DocumentTables(tuple(tables))
 
 
 def _find_records(
@@ -95,31 +97,34 @@ def _find_records(
     """Yield a table for each record in a YAML node.
 
     `headings` are the keys of the outer mappings, and `outer_scalars` the scalars of the
-    outer records.
+    outer records. A record that contains lists of records is not a table itself.
     """
     kind = getattr(node, "id", "")
     if kind == "sequence":
         for item in node.value:
             yield from _find_records(mapping, item, headings, outer_scalars)
-    elif kind == "mapping" and not any(_is_plain(value) for _, value in node.value):
+        return
+    if kind != "mapping":
+        return
+    has_scalars = any(_is_plain(value) for _, value in node.value)
+    if not has_scalars:  # only keys of records, such as `70b: {...}`
         for name, value in node.value:
             yield from _find_records(
                 mapping, value, (*headings, name.value), outer_scalars
             )
-    elif kind == "mapping":
-        scalars = outer_scalars | dict(_list_scalars(node, ""))
-        nested = [
-            table
-            for name, value in _list_record_lists(node, "")
-            for table in _find_records(mapping, value, (*headings, name), scalars)
-        ]
-        if nested:
-            yield from nested
-            return
-        line = node.start_mark.line + 1
-        header = make_row(mapping, line, scalars)
-        row = make_row(mapping, line, scalars.values())
-        yield DocumentTable(headings or ("",), header, (row,))
+        return
+    scalars = outer_scalars | dict(_list_scalars(node, ""))
+    nested_tables: list[DocumentTable] = []
+    for name, records in _list_record_lists(node, ""):
+        nested_tables += _find_records(mapping, records, (*headings, name), scalars)
+    if nested_tables:
+        yield from nested_tables
+        return
+    # A table with one row: the keys are its header.
+    line = node.start_mark.line + 1
+    header = make_row(mapping, line, scalars)
+    row = make_row(mapping, line, scalars.values())
+    yield DocumentTable(headings or ("",), header, (row,))
 
 
 def _is_plain(node: Any) -> bool:
@@ -139,13 +144,12 @@ def _list_scalars(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _read_plain(node: Any) -> str:
+    """Return the text of a scalar or a list of scalars; NO_VALUE if it is empty."""
     if node.id == "sequence":
         return ", ".join(map(_read_plain, node.value)) or NO_VALUE
-    return (
-        NO_VALUE
-        if node.tag.endswith(":null")
-        else " ".join(node.value.split()) or NO_VALUE
-    )
+    if node.tag.endswith(":null"):
+        return NO_VALUE
+    return " ".join(node.value.split()) or NO_VALUE
 
 
 def _list_record_lists(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:

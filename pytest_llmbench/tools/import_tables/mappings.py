@@ -25,9 +25,12 @@ IGNORED = "ignore"
 """The key of a header whose cells are not imported."""
 
 KEY_COLUMNS = ("size", "gpu", "dtype", "gpus")
-"""The columns that every configuration must have.
+"""The columns that every configuration must have."""
 
-Text above a table, and options of the command, may state all but the last.
+SHARED_COLUMNS = ("size", "gpu", "dtype")
+"""The key columns that a text or an option may state for a whole table.
+
+The number of GPUs differs within a table.
 """
 
 METRICS = (
@@ -189,31 +192,27 @@ def _refuse_unknown_names(custom: Mapping[str, Any]) -> None:
     """Raise ValueError for an unknown section, key or unit of a user's file."""
     shipped = load_mapping()
     columns = {*shipped.columns, *TEXT_COLUMNS}
-    units = {
-        f"{name} {unit}"
+    metrics_with_unit = {
+        f"{name} {unit}"  # `step_time ms`
         for name, metric in shipped.metrics.items()
         for unit in metric.units
     }
-    for names, known in (
+    header_targets = {*columns, *shipped.metrics, *metrics_with_unit, IGNORED}
+    used_columns = (
+        *custom.get("columns", {}),
+        *custom.get("stated", {}),
+        *custom.get("values", {}),
+    )
+    for names, allowed in (
         (custom, _SECTIONS),
-        (
-            custom.get("headers", {}).values(),
-            {*columns, *shipped.metrics, *units, IGNORED},
-        ),
+        (custom.get("headers", {}).values(), header_targets),
         (custom.get("metrics", {}), shipped.metrics),
-        (
-            (
-                *custom.get("columns", {}),
-                *custom.get("stated", {}),
-                *custom.get("values", {}),
-            ),
-            columns,
-        ),
+        (used_columns, columns),
     ):
         for name in names:
-            if name not in known:
+            if name not in allowed:
                 raise ValueError(
-                    f"found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
+                    f"found {name!r}, expected one of {', '.join(allowed)}{did_you_mean(name, allowed)}"
                 )
 
 
@@ -223,7 +222,8 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
     The first file takes precedence. `source` is the name of the user's file, or "".
     """
     merged = _merge(sections)
-    terms = {
+    # `{dtype}` in a pattern stands for `(?:BF16|FP8|...)`.
+    alternatives_by_placeholder = {
         f"{{{name}}}": f"(?:{'|'.join(patterns)})"
         for name, patterns in merged["terms"].items()
     }
@@ -231,8 +231,8 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
     def compile_pattern(
         pattern: str, flags: re.RegexFlag = re.IGNORECASE
     ) -> re.Pattern[str]:
-        for name, term in terms.items():
-            pattern = pattern.replace(name, term)
+        for placeholder, alternatives in alternatives_by_placeholder.items():
+            pattern = pattern.replace(placeholder, alternatives)
         return re.compile(pattern, flags)
 
     columns = {
@@ -288,20 +288,26 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
 def _compile_text_pattern(
     compile_pattern: Compile, entry: Mapping[str, Any]
 ) -> TextPattern:
-    formula = {"formula": entry["formula"]} if "formula" in entry else {}
-    stated = {**entry.get("stated", {}), **formula}
+    """Compile an entry of the sections `about` and `model`."""
+    stated = {**entry.get("stated", {})}
+    if "formula" in entry:
+        stated["formula"] = entry["formula"]
     return TextPattern(
-        compile_pattern(entry["pattern"], re.ASCII), stated, entry.get("named", False)
+        compile_pattern(entry["pattern"], re.ASCII),
+        stated,
+        has_size=entry.get("named", False),
     )
 
 
 def _compile_fixed_patterns(compile_pattern: Compile) -> dict[str, Any]:
     """Compile the patterns that mapping files cannot change, except for their terms."""
-    dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"
+    dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"  # `BF16/FP8`
+    # The type comes first in `8x H100`, second in `8 H100 GPUs`; `8 GPUs` has none.
     counts = (
         r"(?<![\w.,])(?P<count>\d{1,3}(?:,\d{3})+|\d{1,9})\s*(?:[x\u00d7]\s*(?P<first>{gpu})s?\b"
         r"(?:\s*GPUs?\b)?|[x\u00d7]?\s*(?P<second>{gpu})?\s*GPUs?\b)"
     )
+    # `70b`, `Llama 70B`, `Grok1 314b-proxy`
     size_cell = r"(?P<before>.*[\s_-])?(?P<size>{size})(?P<proxy>[-_ ]?proxy)?"
     # Also after three letters (`GPT175B`), but not in `a3b`, the active parameters.
     size = r"(?:(?<![^\W_])|(?<=[a-z]{3})){size}\b"
@@ -344,8 +350,10 @@ def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_into(merged: dict[str, Any], section: Mapping[str, Any]) -> None:
+    """Add the keys of a mapping file to `merged`; existing values are kept."""
     pending: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(merged, section)]
-    while pending:  # a user's file may nest tables to any depth
+    # No recursion, because a user's file may nest tables to any depth.
+    while pending:
         target, source = pending.pop()
         for name, value in source.items():
             if isinstance(value, dict):

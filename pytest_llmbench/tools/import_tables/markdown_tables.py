@@ -15,7 +15,10 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.tools.import_tables.labels import Cell, UnreadCell, parse_cell
-from pytest_llmbench.tools.import_tables.mappings import KEY_COLUMNS, DocumentMapping
+from pytest_llmbench.tools.import_tables.mappings import (
+    SHARED_COLUMNS,
+    DocumentMapping,
+)
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -31,14 +34,22 @@ LONGEST_REMARK = 1000
 BOLD_LEVEL = 7
 """Heading level of bold text and of `<summary>`: below all real headings."""
 
+# not the escaped `\|`
 _PIPE = re.compile(r"(?<!\\)\|")
+# `| --- | :---: |`
 _DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
 _PEAK = re.compile(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
+# `7.325` or `85,459 41.5 %`
 _NUMBERS = re.compile(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
+# `> ` or `> > `
 _QUOTE = re.compile(r"(?:\s*>)+ ?")
+# `[^1]`
 _FOOTNOTE = re.compile(r"\[\^[^\]]{0,200}\]")
+# `1` or `(1)`
 _LINKED_NUMBER = re.compile(r"[^\]\w]{0,20}\d{1,9}[^\]\w]{0,20}")
+# `<td>` or `</tr>`
 _HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
+# `**Performance**:` or `<h3>Performance</h3>`
 _LOOKS_LIKE_HEADING = re.compile(
     r"(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?|(?:<[a-z]++[^<>]*+>\s*+)*"
     r"<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>"
@@ -120,7 +131,7 @@ class DocumentTable:
         # A column of measurements other than TFLOP/s, or of settings, means measurements.
         metrics = {label.metric.name for label in labels if label.metric}
         columns = {label.column for label in labels}
-        if metrics - {"tflops_per_gpu"} or columns - {"", *KEY_COLUMNS[:3]}:
+        if metrics - {"tflops_per_gpu"} or columns - {"", *SHARED_COLUMNS}:
             return False
         return not any("gpus" in label.facts for label in labels)
 
@@ -153,38 +164,44 @@ class _Block(NamedTuple):
     title: str = ""
     """The text of a heading."""
 
+    @property
+    def is_table(self) -> bool:
+        """True for a table, False for a heading."""
+        return self.level == 0
+
 
 def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
     """Read all tables of a document, and the lines outside that look like rows."""
+    # Without a byte order mark, and with Unix line ends.
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    prose = [_blank_long(line) for line in _blank_hidden(text).split("\n")]
-    lines = [_unquote(line) for line in prose]
+    visible_lines = [_blank_long(line) for line in _blank_hidden(text).split("\n")]
+    lines = [_unquote(line) for line in visible_lines]
     blocks = list(_find_blocks(lines))
-    lines_in_tables = {
-        line
-        for block in blocks
-        if not block.level
-        for line in range(block.start, block.end)
-    }
+    # Line numbers are 0-based here, as in `blocks`.
+    table_line_numbers: set[int] = set()
+    for block in blocks:
+        if block.is_table:
+            table_line_numbers.update(range(block.start, block.end))
     outside: list[TableRow] = []
     for number, line in enumerate(text.split("\n")):
-        if number not in lines_in_tables:
-            texts = _split_unmatched(line, is_hidden=line != prose[number])
-            if texts:
-                outside.append(make_row(mapping, number + 1, texts))
+        if number in table_line_numbers:
+            continue
+        is_hidden = line != visible_lines[number]
+        texts = _split_unmatched(line, is_hidden=is_hidden)
+        if texts:
+            outside.append(make_row(mapping, number + 1, texts))
     tables = tuple(_make_tables(mapping, lines, blocks))
-    return DocumentTables(tables, tuple(outside), tuple(prose))
+    return DocumentTables(tables, tuple(outside), tuple(visible_lines))
 
 
 def _blank_hidden(text: str) -> str:
     """Replace comments and HTML tables by as many empty lines."""
     for pattern, closing in _HIDDEN:
         # After the last closing text no opening can match: skip the costly search.
-        last = text.lower().rfind(closing) + len(closing)
-        text = (
-            pattern.sub(lambda match: "\n" * match[0].count("\n"), text[:last])
-            + text[last:]
-        )
+        end = text.lower().rfind(closing) + len(closing)
+        searched, remainder = text[:end], text[end:]
+        blanked = pattern.sub(lambda match: "\n" * match[0].count("\n"), searched)
+        text = blanked + remainder
     return text
 
 
@@ -242,8 +259,11 @@ def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
         elif token.type in ("fence", "code_block"):
             yield from _find_tables_in_code(lines, start, end)
         elif token.type == "heading_open":
-            title = strip_markup(tokens[number + 1].content.rpartition("\n")[2])
-            yield _Block(start, end, int(token.tag[1:]), title)
+            # The token after the opening contains the text, whose last line is the title:
+            # a heading underlined with dashes includes the text lines above it.
+            _, _, last_line = tokens[number + 1].content.rpartition("\n")
+            level = int(token.tag.removeprefix("h"))
+            yield _Block(start, end, level, strip_markup(last_line))
         elif token.type == "paragraph_open":
             yield from _find_bold_headings(lines, start, end)
 
@@ -253,10 +273,12 @@ def _find_tables_in_code(
 ) -> Iterator[_Block]:
     """Yield the tables in a code block, which many documents use for plain tables."""
     while start < end:
-        stop = _find_table_end(lines[:end], start)
-        if stop:
-            yield _Block(start, stop)
-        start = max(stop, start + 1)
+        table_end = _find_table_end(lines[:end], start)
+        if table_end:
+            yield _Block(start, table_end)
+            start = table_end
+        else:
+            start += 1
 
 
 def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
@@ -265,13 +287,10 @@ def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[
         match = _LOOKS_LIKE_HEADING.fullmatch(lines[number].strip())
         if match:
             tag = match["tag"] or ""
-            level = int(tag[1:]) if tag[1:].isdigit() else BOLD_LEVEL
-            yield _Block(
-                number,
-                number + 1,
-                level,
-                strip_markup(match["bold"] or match["tagged"]),
-            )
+            digit = tag[1:]  # `3` of h3, but also `ummary` of summary
+            level = int(digit) if digit.isdigit() else BOLD_LEVEL
+            title = strip_markup(match["bold"] or match["tagged"])
+            yield _Block(number, number + 1, level, title)
 
 
 def _make_tables(
@@ -284,7 +303,7 @@ def _make_tables(
         if block.title:
             headings = [outer for outer in headings if outer.level < block.level]
             headings.append(block)
-        if not block.level:
+        if block.is_table:
             between = [
                 line
                 for line in lines[end_of_last_block : block.start]
@@ -331,18 +350,14 @@ def _is_header(lines: Sequence[str], start: int, min_dashes: int) -> bool:
     A header contains a pipe, and the next line consists of dashes, at least `min_dashes`
     in each cell.
     """
-    if (
-        start + 1 >= len(lines)
-        or not _PIPE.search(lines[start])
-        or _is_dashes(lines[start])
-    ):
+    if start + 1 >= len(lines):
         return False
-    dashes = lines[start + 1]
-    return (
-        "|" in dashes
-        and _is_dashes(dashes)
-        and all(cell.count("-") >= min_dashes for cell in _split_cells(dashes))
-    )
+    header, dashes = lines[start], lines[start + 1]
+    if not _PIPE.search(header) or _is_dashes(header):
+        return False
+    if "|" not in dashes or not _is_dashes(dashes):
+        return False
+    return all(cell.count("-") >= min_dashes for cell in _split_cells(dashes))
 
 
 def _is_dashes(line: str) -> bool:
@@ -378,12 +393,16 @@ def _split_unmatched(line: str, *, is_hidden: bool) -> list[str]:
     """
     if len(line) > LONGEST_LINE:
         return [f"{line[:40]}..."] if "|" in line else []
-    line = _HTML_CELL.sub("|", _unquote(line).strip().replace("\t", "|"))
-    is_row = _PIPE.search(line) or (is_hidden and _NUMBERS.fullmatch(line))
-    if not is_row or _is_dashes(line):
+    row = _HTML_CELL.sub("|", _unquote(line).strip().replace("\t", "|"))
+    # In an HTML table, the text of a cell may have its own line without tags.
+    is_hidden_number = is_hidden and _NUMBERS.fullmatch(row)
+    if not _PIPE.search(row) and not is_hidden_number:
         return []
-    texts = _strip_cells(line)
-    return texts if any(map(_NUMBERS.fullmatch, texts)) else []
+    if _is_dashes(row):
+        return []
+    texts = _strip_cells(row)
+    has_number = any(map(_NUMBERS.fullmatch, texts))
+    return texts if has_number else []
 
 
 # --- cells ----------------------------------------------------------------------------
@@ -396,32 +415,40 @@ def strip_markup(cell: str) -> str:
     return " ".join(_FOOTNOTE.sub("", text).split())
 
 
+def _read_tag(token: Token) -> str | None:
+    """Return the tag name of HTML: `sup` for `<sup>` and `</sup>`, "" for a comment.
+
+    Returns None for a token that is not HTML.
+    """
+    if token.type != "html_inline":
+        return None
+    match = re.match(r"</?([a-z]*)", token.content.lower())
+    return match[1] if match else None
+
+
 def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
     """Yield the texts of a cell without superscripts; `~~` surrounds struck text."""
     is_superscript = False
     for number, token in enumerate(tokens):
-        tag = (
-            re.match(r"</?([a-z]*)", token.content.lower())
-            if token.type == "html_inline"
-            else None
-        )
-        if tag and tag[1] == "sup":
+        tag = _read_tag(token)
+        if tag == "sup":
             is_superscript = not token.content.startswith("</")
         elif is_superscript:
             continue
-        elif tag:
-            if tag[1] in _STRUCK_TAGS:
+        elif tag is not None:
+            if tag in _STRUCK_TAGS:
                 yield "~~"
-            elif tag[1]:  # an HTML comment has no tag name
+            elif tag:  # not an HTML comment
                 yield " "
         elif token.type in ("s_open", "s_close"):
             yield "~~"
         elif token.type in ("softbreak", "hardbreak"):
             yield " "
         elif token.type in ("link_open", "link_close"):
-            # The text next to the opening or closing of the link, inside the link.
-            inside = tokens[number + 1 if token.nesting > 0 else number - 1].content
+            # The first text of the link at its opening, the last text at its closing.
+            inside = number + 1 if token.type == "link_open" else number - 1
             # Keep the number of a footnote apart from adjacent digits.
-            yield " " if _LINKED_NUMBER.fullmatch(inside) else ""
+            is_number = _LINKED_NUMBER.fullmatch(tokens[inside].content)
+            yield " " if is_number else ""
         else:
             yield token.content

@@ -15,6 +15,7 @@ from pytest_llmbench.tools.import_tables.labels import UnreadCell, read_caption
 from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
 from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable
 
+# `TFLOPS` or `PFLOP/s`
 _UNIT = re.compile(r"\b([TP])FLOP", re.IGNORECASE)
 _DIALECTS = {
     name: re.compile(dialect.documented)
@@ -66,7 +67,7 @@ class Prose:
         return {
             key.name: value
             for key, value in self.values.items()
-            if key[:2] == (kind, owner)
+            if (key.kind, key.owner) == (kind, owner)
         }
 
 
@@ -93,14 +94,13 @@ def read_prose(
         if len(texts) == 1:
             agreed[key] = values[0]
             continue
+        # `peak h100 bf16`, but only `steps` for a value of the kind `about`.
         name = " ".join(filter(None, key)).removeprefix("about ")
         reason = (
             f"the text gives several values of {name}: {formatting.join_first(texts)}"
         )
-        unread += [
-            UnreadCell(value.line, value.value, reason)
-            for value in dict.fromkeys(values)
-        ]
+        for value in dict.fromkeys(values):
+            unread.append(UnreadCell(value.line, value.value, reason))
     for name, text in mapping.document.items():
         agreed[ProseKey("about", "", name)] = ProseValue(str(text), 0, mapping.source)
     return Prose(agreed, unread)
@@ -122,27 +122,26 @@ def _find_values(
         line_size = "" if "proxy" in facts else str(facts.get("size", ""))
         if line.rstrip().endswith("calculation:"):
             example_size = line_size
-        for entry in mapping.models:
-            match = entry.pattern.fullmatch(line.strip())
+        for text_pattern in mapping.models:
+            match = text_pattern.pattern.fullmatch(line.strip())
             if match is None:
                 continue
-            owner = line_size if entry.has_size else example_size
-            for name, value in {**entry.stated, **match.groupdict()}.items():
-                if value:
-                    yield (
-                        ProseKey("model", owner, name.replace("worked_", "worked ")),
-                        ProseValue(value, number),
-                    )
+            size = line_size if text_pattern.has_size else example_size
+            values = {**text_pattern.stated, **match.groupdict()}
+            for group, value in values.items():
+                if value:  # not an optional group without a match
+                    name = group.replace("worked_", "worked ")
+                    yield ProseKey("model", size, name), ProseValue(value, number)
         for name, value in _find_measurement(mapping, line):
             yield ProseKey("about", "", name), ProseValue(value, number)
 
 
 def _find_measurement(mapping: DocumentMapping, line: str) -> Iterator[tuple[str, str]]:
     """Yield (key, value) of the measurement in a line, such as window and dialect."""
-    for entry in mapping.about:
-        match = entry.pattern.search(line)
+    for text_pattern in mapping.about:
+        match = text_pattern.pattern.search(line)
         if match:
-            yield from {**entry.stated, **match.groupdict()}.items()
+            yield from {**text_pattern.stated, **match.groupdict()}.items()
     for name, pattern in _DIALECTS.items():
         if pattern.search(line):
             yield "dialect", name
@@ -150,15 +149,14 @@ def _find_measurement(mapping: DocumentMapping, line: str) -> Iterator[tuple[str
 
 def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey, str]]:
     """Yield the peaks in a line, in TFLOP/s; each belongs to the GPU type before it."""
+    # "peak of an H100: BF16 = 989 TFLOPS, FP8 = 1979 TFLOPS": H100 owns both peaks.
     gpu = ""
     for match in mapping.peaks.finditer(line):
         if match["gpu"]:
             gpu = match["gpu"].lower()
         elif gpu:
-            yield (
-                ProseKey("peak", gpu, match["dtype"].lower()),
-                _to_tera(match["number"], match["prefix"]),
-            )
+            key = ProseKey("peak", gpu, match["dtype"].lower())
+            yield key, _to_tera(match["number"], match["prefix"])
 
 
 def _read_peaks(table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
@@ -166,24 +164,29 @@ def _read_peaks(table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
 
     Rows and columns may be exchanged. Yields nothing for a table without a FLOPS unit.
     """
-    labels = table.header.cells
-    texts = (table.heading, table.lead, *(label.text for label in labels))
+    header = table.header.cells
+    texts = (table.heading, table.lead, *(label.text for label in header))
     unit = _UNIT.search(" ".join(texts))
     if unit is None:
         return
+    prefix = unit[1]
+    _, *column_labels = header
     for row in table.rows:
-        caption = row.cells[0].caption
-        for label, cell in zip(labels[1:], row.cells[1:], strict=False):
-            merged = label.facts | caption.facts
-            facts = {name: str(value) for name, value in merged.items() if value}
+        row_label, *cells = row.cells
+        for column_label, cell in zip(column_labels, cells, strict=False):
             # Any other word, such as `sparse`, means another kind of peak.
-            if label.caption.rest or caption.rest or facts.keys() != {"gpu", "dtype"}:
+            if column_label.caption.rest or row_label.caption.rest:
+                continue
+            merged = column_label.facts | row_label.facts
+            facts = {name: str(value) for name, value in merged.items() if value}
+            if facts.keys() != {"gpu", "dtype"}:
                 continue
             if re.fullmatch(r"\d+(\.\d+)?", cell.text, re.ASCII):
                 key = ProseKey("peak", facts["gpu"], facts["dtype"])
-                yield key, ProseValue(_to_tera(cell.text, unit[1]), row.line)
+                yield key, ProseValue(_to_tera(cell.text, prefix), row.line)
 
 
 def _to_tera(number: str, prefix: str) -> str:
     """Convert a number of TFLOPS or PFLOPS (by prefix) to TFLOPS."""
-    return f"{(Decimal(number) * (1000 if prefix.upper() == 'P' else 1)).normalize():f}"
+    factor = 1000 if prefix.upper() == "P" else 1
+    return f"{(Decimal(number) * factor).normalize():f}"

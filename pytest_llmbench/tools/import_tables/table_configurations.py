@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 from pytest_llmbench.tools.import_tables.labels import (
     PRETRAINING,
@@ -30,6 +31,7 @@ from pytest_llmbench.tools.import_tables.labels import (
 from pytest_llmbench.tools.import_tables.mappings import (
     KEY_COLUMNS,
     METRICS,
+    SHARED_COLUMNS,
     DocumentMapping,
 )
 from pytest_llmbench.tools.import_tables.markdown_tables import (
@@ -42,6 +44,7 @@ SHIFTED_ROW = "the last cell of the row is empty, so the row may be shifted: wri
 PEAK_TABLE = "the table of the cell is about peak FLOPS of GPUs, not about measurements"
 OTHER_SUBJECT = "the table of the cell is not about performance or configurations"
 
+# `FP8-CS (FP8-MX)`
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
 
 
@@ -78,6 +81,17 @@ Finding = DocumentConfiguration | UnreadCell
 """A configuration of a table, or an unread cell."""
 
 
+class ReadCells(NamedTuple):
+    """The cells of a row or column after reading."""
+
+    read: list[tuple[LabelledCell, Facts]]
+    """The cells with their facts."""
+
+    unread: list[UnreadCell]
+    unknown_keys: set[str]
+    """The key columns that the unread cells leave unknown."""
+
+
 def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Finding]:
     """Yield the configurations of a table, and its unread cells.
 
@@ -100,10 +114,11 @@ def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Findi
             yield from refuse_rows([row], problem)
         else:
             complete.append(row)
-    in_header = sum(label.is_label for label in table.header.cells)
-    in_column = sum(row.cells[0].is_label for row in table.rows)
+    labels_in_header = sum(label.is_label for label in table.header.cells)
+    labels_in_column = sum(row.cells[0].is_label for row in table.rows)
     # A tie means rows, because most tables have one configuration in each row.
-    read = _read_rows if in_header >= in_column and in_header > 0 else _read_columns
+    has_row_each = labels_in_header >= labels_in_column and labels_in_header > 0
+    read = _read_rows if has_row_each else _read_columns
     for finding in read(mapping, table, complete):
         if isinstance(finding, UnreadCell):
             yield finding
@@ -119,9 +134,11 @@ def _is_about_configurations(table: DocumentTable) -> bool:
     labels = table.labels
     if any(label.metric for label in labels):
         return True
-    if {label.column for label in labels} - {"", "task", *KEY_COLUMNS[:3]}:
+    # Size, GPU type, precision and task alone also head tables of other subjects.
+    if {label.column for label in labels} - {"", "task", *SHARED_COLUMNS}:
         return True
-    return any("gpus" in cell.facts for cell in table.header.cells[1:])
+    _, *column_headers = table.header.cells
+    return any("gpus" in header.facts for header in column_headers)
 
 
 def _find_unit_line(mapping: DocumentMapping, table: DocumentTable) -> int:
@@ -140,25 +157,32 @@ def _check_rows(table: DocumentTable) -> Iterator[tuple[TableRow, str]]:
     values to other columns.
     """
     width = len(table.header.cells)
-    for row, following in zip_longest(table.rows, table.rows[1:]):
+    next_rows = table.rows[1:]
+    for row, next_row in zip_longest(table.rows, next_rows):
         texts = [cell.text for cell in row.cells]
         is_padded = all(texts[:width]) and not any(texts[width:])
         cells = row.cells[:width] if is_padded else row.cells
         lacks_pipe = table.header.ends_with_pipe and not row.ends_with_pipe
+        label, last_cell = cells[0], cells[-1]
         problem = ""
         if len(cells) != width:
             problem = f"the row has {len(cells)} cells, but the header has {width}: the row may be shifted"
-        elif lacks_pipe and following is not None and len(following.cells) < width:
-            problem = f"the row does not end with a pipe, but the header does: line {following.line} may continue the row"
-        elif cells[0].metric and any(texts[1:]) and not cells[-1].text:
+        elif lacks_pipe and next_row is not None and len(next_row.cells) < width:
+            problem = f"the row does not end with a pipe, but the header does: line {next_row.line} may continue the row"
+        # A row that is empty except for its label is not shifted.
+        elif label.metric and any(texts[1:]) and not last_cell.text:
             problem = SHIFTED_ROW
         yield row._replace(cells=cells), problem
 
 
 def _refuse_below(rows: Sequence[TableRow]) -> Iterator[UnreadCell]:
-    """Yield the cells from a second header on, of which `rows[0]` is the header."""
+    """Yield the cells from a second header on as unread.
+
+    `rows` are this header and the rows below it, or empty.
+    """
     if rows:
-        reason = f"line {rows[0].line} looks like another header: the meaning of the rows below it is unknown"
+        second_header = rows[0]
+        reason = f"line {second_header.line} looks like another header: the meaning of the rows below it is unknown"
         yield from refuse_rows(rows, reason)
 
 
@@ -169,10 +193,11 @@ def _add_headings(
     mapping: DocumentMapping, table: DocumentTable, entry: DocumentConfiguration
 ) -> DocumentConfiguration:
     """Complete a configuration with the facts of the text above its table."""
-    models = (
-        read_labelled_model(mapping, heading) for heading in reversed(table.headings)
-    )
-    model = next(filter(None, models), {})
+    # The innermost heading that names a model, else no facts.
+    model: Facts = {}
+    for heading in reversed(table.headings):
+        model = model or read_labelled_model(mapping, heading)
+    # The facts of the table take precedence over the text above it.
     facts = {**model, **_read_above(mapping, table), **entry.facts}
     if facts.get("task") == PRETRAINING:
         del facts["task"]
@@ -185,18 +210,22 @@ def _read_above(mapping: DocumentMapping, table: DocumentTable) -> Facts:
     Outer headings give the GPU type only. A fact becomes "" if the line directly above
     the table contradicts it (`And in BF16:`).
     """
-    stated: Facts = {}
-    for text in table.headings[:-1]:
-        stated |= _select_facts(read_caption(mapping, text).facts, ["gpu"])
-    stated |= _select_facts(
-        read_caption(mapping, table.heading).facts, [*KEY_COLUMNS[:3], "proxy"]
-    )
-    lead = _select_facts(read_caption(mapping, table.lead).facts, stated)
-    remarks = (_read_remark(mapping, text) for text in table.between)
-    return join_facts([stated, lead, *remarks]) | _read_task(mapping, *table.headings)
+    in_headings: Facts = {}
+    *outer_headings, heading = table.headings
+    for text in outer_headings:
+        in_headings |= _select_facts(read_caption(mapping, text).facts, ["gpu"])
+    heading_facts = read_caption(mapping, heading).facts
+    in_headings |= _select_facts(heading_facts, [*SHARED_COLUMNS, "proxy"])
+    # Only facts that the headings state, too: other facts of prose may not be about the
+    # table.
+    in_lead = _select_facts(read_caption(mapping, table.lead).facts, in_headings)
+    in_remarks = (_read_remark(mapping, text) for text in table.between)
+    joined = join_facts([in_headings, in_lead, *in_remarks])
+    return joined | _read_task(mapping, *table.headings)
 
 
 def _select_facts(facts: Facts, names: Iterable[str]) -> Facts:
+    """Select the facts with these names; missing facts are left out."""
     return {name: facts[name] for name in names if name in facts}
 
 
@@ -212,8 +241,12 @@ def _read_remark(mapping: DocumentMapping, text: str) -> Facts:
 
 def _read_task(mapping: DocumentMapping, *texts: str) -> Facts:
     """Read the task from the last text that names a task."""
-    tasks = [task for task in (parse_task(mapping, text) for text in texts) if task]
-    return {"task": tasks[-1]} if tasks else {}
+    facts: Facts = {}
+    for text in texts:
+        task = parse_task(mapping, text)
+        if task:
+            facts["task"] = task
+    return facts
 
 
 # --- a row for each configuration -----------------------------------------------------
@@ -224,24 +257,25 @@ def _read_rows(
 ) -> Iterator[Finding]:
     """Yield a configuration for each row up to a second header, and the unread cells."""
     labels, heading = table.header.cells, table.heading
-    names: Facts = {}
+    title_facts: Facts = {}
+    # A heading such as `Model: LLAMA3_70B` is read by `_add_headings`.
     if not read_labelled_model(mapping, heading):
-        names = _name_recipe(mapping, read_caption(mapping, heading))
-    second_header = _find_first([_is_header(labels, row) for row in rows])
+        title_facts = _name_recipe(mapping, read_caption(mapping, heading))
+    second_header = _find_first_true([_is_header(labels, row) for row in rows])
     for row in rows[:second_header]:
         if row.cells[-1].text == "" and labels[-1].is_label:
             yield from refuse_rows([row], SHIFTED_ROW)
             continue
-        cells = list(map(LabelledCell, labels, row.cells))
-        for row_cells in _split_pairs(mapping, cells):
-            titled = DocumentConfiguration(row.line, heading, names)
-            yield from _make_configuration(mapping, titled, (), row_cells)
+        labelled_cells = list(map(LabelledCell, labels, row.cells))
+        for cells in _split_pairs(mapping, labelled_cells):
+            titled = DocumentConfiguration(row.line, heading, title_facts)
+            yield from _make_configuration(mapping, titled, captions=(), cells=cells)
     yield from _refuse_below(rows[second_header:])
 
 
-def _find_first(matches: Sequence[bool]) -> int:
+def _find_first_true(matches: Sequence[bool]) -> int:
     """Return the index of the first True, or the length if there is none."""
-    return (*matches, True).index(True)
+    return matches.index(True) if True in matches else len(matches)
 
 
 def _split_pairs(
@@ -251,36 +285,39 @@ def _split_pairs(
 
     A row has pairs if its precision is a pair: `FP8-CS (FP8-MX)`.
     """
-    pairs = [_PAIR.fullmatch(labelled.cell.text) for labelled in cells]
+    dtype_pairs = [
+        _PAIR.fullmatch(cell.text) for label, cell in cells if label.column == "dtype"
+    ]
     if not any(
-        labelled.label.column == "dtype"
-        and pair
-        and all(parse_dtypes(mapping, text) for text in pair.groups())
-        for labelled, pair in zip(cells, pairs, strict=True)
+        pair and all(parse_dtypes(mapping, text) for text in pair.groups())
+        for pair in dtype_pairs
     ):
         yield cells
         return
-    for number in (1, 2):
-        # A cell that is not a pair applies to both rows.
-        yield [
-            LabelledCell(label, parse_cell(mapping, pair[number], cell.line))
-            if pair
-            else LabelledCell(label, cell)
-            for (label, cell), pair in zip(cells, pairs, strict=True)
-        ]
+    for number in (1, 2):  # the first and the second value of each pair
+        row_cells: list[LabelledCell] = []
+        for label, cell in cells:
+            pair = _PAIR.fullmatch(cell.text)
+            # A cell that is not a pair applies to both rows.
+            value = parse_cell(mapping, pair[number], cell.line) if pair else cell
+            row_cells.append(LabelledCell(label, value))
+        yield row_cells
 
 
 def _is_header(labels: Sequence[Cell], row: TableRow) -> bool:
     """True if a row is the header of another table, or a second line of the header."""
-    return any(
-        cell.is_label or (label.metric and _is_caption(cell))
-        for label, cell in zip(labels, row.cells, strict=True)
-    )
+    for label, cell in zip(labels, row.cells, strict=True):
+        if cell.is_label:
+            return True
+        if label.metric and _is_caption(cell):  # `8x H100` instead of a number
+            return True
+    return False
 
 
 def _is_caption(cell: Cell) -> bool:
     """True if a cell contains only facts, such as `8x H100`, and one of a key column."""
-    return bool(cell.facts.keys() & set(KEY_COLUMNS)) and not cell.caption.rest
+    has_key_column = not cell.facts.keys().isdisjoint(KEY_COLUMNS)
+    return has_key_column and not cell.caption.rest
 
 
 # --- a column for each configuration --------------------------------------------------
@@ -293,11 +330,11 @@ def _read_columns(
 
     The first cell of the header is the title of all columns.
     """
-    title = table.header.cells[0]
+    title, *columns = table.header.cells
     titled = DocumentConfiguration(
         title.line, title.text, _name_recipe(mapping, title.caption)
     )
-    second_header = _find_first([_names_columns(row) for row in rows])
+    second_header = _find_first_true([_names_columns(row) for row in rows])
     yield from _refuse_title(mapping, title)
     yield from _refuse_below(rows[second_header:])
     rows = rows[:second_header]
@@ -308,13 +345,14 @@ def _read_columns(
                 "the first column contains this cell, but a label is expected"
             )
     stated_by_rows = {label.column for label in labels}
-    # A row with a value for each column states more than the title of all columns.
+    # A row with a value for each column replaces a fact of the title. A key column in
+    # both may reveal a contradiction, so keep it.
     title_facts = {
         name: value
         for name, value in title.facts.items()
         if name in KEY_COLUMNS or name not in stated_by_rows
     }
-    for number, column in enumerate(table.header.cells[1:], 1):
+    for number, column in enumerate(columns, 1):
         cells = [row.cells[number] for row in rows]
         unknown = find_unknown_words(mapping, column.caption)
         if unknown:
@@ -325,9 +363,9 @@ def _read_columns(
         task: Facts = {}
         if "task" not in stated_by_rows:
             task = _read_task(mapping, title.text, column.text)
-        labelled = list(map(LabelledCell, labels, cells))
+        labelled_cells = list(map(LabelledCell, labels, cells))
         captions = (title_facts | task, column.facts)
-        yield from _make_configuration(mapping, titled, captions, labelled)
+        yield from _make_configuration(mapping, titled, captions, labelled_cells)
 
 
 def _names_columns(row: TableRow) -> bool:
@@ -342,11 +380,11 @@ def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]
 
     A recipe name before the first fact, and a release, may contain numbers.
     """
-    _, before, rest = title.caption
-    words = rest.removeprefix(" ".join(before.split())).split()
-    rest = " ".join(word for word in words if not parse_release(mapping, [word]))
-    if any(map(str.isdigit, rest)):
-        yield title.refuse(f"{rest!r} in this title is not understood")
+    recipe_words = " ".join(title.caption.before.split())
+    words = title.caption.rest.removeprefix(recipe_words).split()
+    unknown = " ".join(word for word in words if not parse_release(mapping, [word]))
+    if any(map(str.isdigit, unknown)):
+        yield title.refuse(f"{unknown!r} in this title is not understood")
     for name, value in title.facts.items():
         if value == "":
             yield title.refuse(f"this title states several values of {name}")
@@ -381,12 +419,13 @@ def _make_configuration(
     `titled` is the configuration with only the facts of its title. A fact with several
     values is not used, and all cells that state it are unread.
     """
-    read, unread, lost = _read_cells(mapping, cells)
+    read, unread, unknown_keys = _read_cells(mapping, cells)
     yield from unread
-    facts = join_facts(
-        [*captions, *(stated for _, stated in read), dict.fromkeys(lost, "")]
-    )
+    facts_of_cells = [facts for _, facts in read]
+    unknown_facts: Facts = dict.fromkeys(unknown_keys, "")
+    facts = join_facts([*captions, *facts_of_cells, unknown_facts])
     ambiguous = [name for name, value in facts.items() if value == ""]
+    # An ambiguous key column stays "", so that no text above the table replaces it.
     kept = {
         name: value
         for name, value in facts.items()
@@ -399,35 +438,34 @@ def _make_configuration(
     yield entry
 
 
-def _read_cells(
-    mapping: DocumentMapping, cells: Sequence[LabelledCell]
-) -> tuple[list[tuple[LabelledCell, Facts]], list[UnreadCell], set[str]]:
+def _read_cells(mapping: DocumentMapping, cells: Sequence[LabelledCell]) -> ReadCells:
     """Read the cells of a row or column.
 
-    Returns the cells with their facts, the unread cells, and the key columns that the
-    unread cells leave unknown. If a cell has the unit of another metric, the row may be
-    shifted, so no cell is read.
+    If a cell has the unit of another metric, the row may be shifted, so no cell is read.
     """
     for label, cell in cells:
         if is_shifted(mapping, LabelledCell(label, cell)):
             reason = f"cell {cell.text!r} has the unit of another metric than {label.text!r}: the row may be shifted"
             given = [cell for _, cell in cells if not cell.is_absent]
-            return [], [cell.refuse(reason) for cell in given], set()
+            refused = [cell.refuse(reason) for cell in given]
+            return ReadCells(read=[], unread=refused, unknown_keys=set())
     read: list[tuple[LabelledCell, Facts]] = []
     unread: list[UnreadCell] = []
-    lost: set[str] = set()
+    unknown_keys: set[str] = set()
     for labelled in cells:
-        column, cell = {labelled.label.column}, labelled.cell
-        if cell.text == "":  # possibly merged with the cell above
-            lost |= column & {*KEY_COLUMNS[:3], "task"}
+        column, cell = labelled.label.column, labelled.cell
+        # An empty cell may be merged with the cell above.
+        if cell.text == "" and column in (*SHARED_COLUMNS, "task"):
+            unknown_keys.add(column)
         try:
             read.append((labelled, read_value(mapping, labelled)))
         except ValueError as error:
             unread.append(labelled.refuse(str(error)))
-            lost |= column & {*KEY_COLUMNS, "task"}
-            if _is_caption(cell):
-                lost |= cell.facts.keys() & set(KEY_COLUMNS)
-    return read, unread, lost
+            if column in (*KEY_COLUMNS, "task"):
+                unknown_keys.add(column)
+            if _is_caption(cell):  # `8x H100` in another column
+                unknown_keys |= cell.facts.keys() & set(KEY_COLUMNS)
+    return ReadCells(read, unread, unknown_keys)
 
 
 def _refuse_contradictory(
@@ -436,7 +474,10 @@ def _refuse_contradictory(
     captions: Sequence[Facts],
     read: Sequence[tuple[LabelledCell, Facts]],
 ) -> Iterator[UnreadCell]:
-    """Yield the cells that contradict each other, and the title if it is involved."""
+    """Yield the cells that contradict each other, and the title if it is involved.
+
+    `name` is the contradictory fact, `read` are the cells with their facts.
+    """
     in_captions = {str(caption[name]) for caption in captions if name in caption}
     in_cells = {str(stated[name]) for _, stated in read if name in stated}
     values = (in_captions | in_cells) - {""}
