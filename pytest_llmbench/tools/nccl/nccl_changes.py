@@ -75,30 +75,31 @@ def compare(trace: Trace, other: Trace) -> TraceComparison:
         )
     tolerance = max(TOLERANCE, trace.damage, other.damage)
     new, old = _count_all_records(trace), _count_all_records(other)
+    new_ranks, old_ranks = max(trace.ranks, 1), max(other.ranks, 1)
+    # Records per rank, new / old, of each operation in both traces.
     ratios = {
-        name: (new[name] / max(trace.ranks, 1)) / (old[name] / max(other.ranks, 1))
+        name: (new[name] / new_ranks) / (old[name] / old_ranks)
         for name in sorted(new & old)
     }
     scale = _find_scale(list(ratios.values()), tolerance)
+    at_scale = "" if scale == 1 else " at this scale"
     changes = []
     if trace.ranks != other.ranks:
-        changes.append(
-            TraceChange(
-                "ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}"
-            )
-        )
+        text = f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}"
+        changes.append(TraceChange("ranks", operation="", text=text))
     for name in sorted({*new, *old}):
-        if name not in ratios:
-            text = (
-                f"new, {new[name]:,} records"
-                if new[name]
-                else f"gone, had {old[name]:,} records"
-            )
+        if name not in ratios:  # only one of the traces has records of it
+            text = f"gone, had {old[name]:,} records"
+            if new[name]:
+                text = f"new, {new[name]:,} records"
             changes.append(TraceChange("operation", name, text))
             continue
-        if abs(ratios[name] / scale - 1) > tolerance:
-            ratio = format_difference(ratios[name] / scale)
-            text = f"{ratio} for each rank{'' if scale == 1 else ' at this scale'} ({old[name]:,} -> {new[name]:,})"
+        scaled_ratio = ratios[name] / scale
+        if abs(scaled_ratio - 1) > tolerance:
+            difference = format_difference(scaled_ratio)
+            text = (
+                f"{difference} for each rank{at_scale} ({old[name]:,} -> {new[name]:,})"
+            )
             changes.append(TraceChange("count", name, text))
         for facet in FACETS:
             changes += _compare_shares(name, facet, trace, other, tolerance)
@@ -126,12 +127,12 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
     1.0.
     """
 
-    def count_support(ratio: float) -> tuple[int, float]:
-        return sum(abs(share / ratio - 1) <= tolerance for share in ratios), -max(
-            ratio, 1 / ratio
-        )
+    def rank_candidate(candidate: float) -> tuple[int, float]:
+        supporters = sum(abs(ratio / candidate - 1) <= tolerance for ratio in ratios)
+        distance_from_1 = max(candidate, 1 / candidate)
+        return supporters, -distance_from_1
 
-    scale = max(ratios, key=count_support, default=1.0)
+    scale = max(ratios, key=rank_candidate, default=1.0)
     return 1.0 if abs(scale - 1) <= tolerance else scale
 
 
@@ -142,19 +143,16 @@ def _compare_shares(
     new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
     if not new or not old:
         return []  # every record is damaged
-    lost = max(
-        trace.damage, other.damage
-    )  # the records of a rare value may all be damaged
-    return [
-        TraceChange(
-            facet.what,
-            name,
-            f"{label}: {_describe_share_change(new.get(label), old.get(label))}",
-        )
-        for label in dict.fromkeys((*old, *new))
-        if abs(new.get(label, 0) - old.get(label, 0))
-        > (tolerance if label in new and label in old else lost)
-    ]
+    changes = []
+    for label in dict.fromkeys((*old, *new)):
+        limit = tolerance
+        if label not in new or label not in old:
+            # Any new or missing value counts, unless its few records may be damaged.
+            limit = max(trace.damage, other.damage)
+        if abs(new.get(label, 0) - old.get(label, 0)) > limit:
+            change = _describe_share_change(new.get(label), old.get(label))
+            changes.append(TraceChange(facet.what, name, f"{label}: {change}"))
+    return changes
 
 
 def _describe_share_change(new: float | None, old: float | None) -> str:
@@ -167,13 +165,12 @@ def _describe_share_change(new: float | None, old: float | None) -> str:
 
 
 def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
-    kinds: Counter[str] = Counter()
-    for row in sorted(
-        (row for row in trace.rows if row.kind.operation == name),
-        key=lambda row: facet.value(row.kind),
-    ):
-        kinds[facet.label(row.kind)] += row.records
-    return {label: number / kinds.total() for label, number in kinds.items()}
+    """Return the share of an operation's records by label, ordered by value."""
+    rows = [row for row in trace.rows if row.kind.operation == name]
+    records: Counter[str] = Counter()
+    for row in sorted(rows, key=lambda row: facet.value(row.kind)):
+        records[facet.label(row.kind)] += row.records
+    return {label: number / records.total() for label, number in records.items()}
 
 
 def _compare_sizes(
@@ -188,24 +185,20 @@ def _compare_sizes(
 
 
 def _get_mean_size(name: str, trace: Trace) -> float:
-    rows = [
-        row
-        for row in trace.rows
-        if row.kind.operation == name and row.kind.from_bytes >= 0
-    ]
-    return (
-        sum(row.bytes for row in rows) / sum(row.records for row in rows)
-        if rows
-        else 0.0
-    )
+    """Return the mean buffer size of an operation in bytes; 0.0 if unknown."""
+    rows_of_operation = [row for row in trace.rows if row.kind.operation == name]
+    rows = [row for row in rows_of_operation if row.kind.from_bytes >= 0]
+    if not rows:
+        return 0.0
+    return sum(row.bytes for row in rows) / sum(row.records for row in rows)
 
 
 def format_bytes(size: float) -> str:
     """Format a size with up to four digits: `512 B`, `1.5 KiB`, `96 MiB`."""
-    power = next(
-        (power for power in range(len(UNITS)) if size < 1024 ** (power + 1)),
-        len(UNITS) - 1,
-    )
+    last = len(UNITS) - 1
+    power = 0
+    while size >= 1024 ** (power + 1) and power < last:
+        power += 1
     return f"{size / 1024**power:.4g} {UNITS[power]}"
 
 
@@ -216,8 +209,10 @@ def format_percent(share: float) -> str:
 
 def format_sizes(from_bytes: int) -> str:
     """Format a range of buffer sizes: `1 KiB to 2 KiB`."""
-    if from_bytes < 1:
-        return "empty buffers" if from_bytes == 0 else "buffers of unknown size"
+    if from_bytes < 0:
+        return "buffers of unknown size"
+    if from_bytes == 0:
+        return "empty buffers"
     return f"{format_bytes(from_bytes)} to {format_bytes(2 * from_bytes)}"
 
 

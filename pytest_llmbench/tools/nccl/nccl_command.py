@@ -79,31 +79,26 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
     from pytest_llmbench.tools.nccl.nccl_trace import read_saved_or_logs
 
+    directory = Path.cwd()
+    against: Path | None = None
     with rename_flags():
         paths = [
-            find_readable("--llmb-logs", path, Path.cwd()) for path in arguments.logs
+            find_readable("--llmb-logs", path, directory) for path in arguments.logs
         ]
-        against = arguments.against and find_readable(
-            "--llmb-against", arguments.against, Path.cwd()
-        )
+        if arguments.against:
+            against = find_readable("--llmb-against", arguments.against, directory)
     trace = read_saved_or_logs(paths)
-    other = read_saved_or_logs([against]) if against else None
+    earlier = read_saved_or_logs([against]) if against else None
     if arguments.save:
         _save(redact_values(build_document(trace)), arguments.save)
-    comparison = compare(trace, other) if other else None
+    comparison = compare(trace, earlier) if earlier else None
     code = 1 if comparison and comparison.changes else 0
     if arguments.format == "json":
-        return Output(
-            json.dumps(redact_values(build_document(trace, comparison)), indent=1),
-            code,
-            redacted=True,
-        )
-    return Output(
-        render_changes(comparison, trace, other)
-        if comparison and other
-        else render_page(trace),
-        code,
-    )
+        document = redact_values(build_document(trace, comparison))
+        return Output(json.dumps(document, indent=1), code, redacted=True)
+    if comparison and earlier:
+        return Output(render_changes(comparison, trace, earlier), code)
+    return Output(render_page(trace), code)
 
 
 def _save(document: dict[str, Any], path: Path) -> None:
@@ -139,29 +134,29 @@ def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> s
     """Format the changes from the trace `other` to `trace`, with possible causes."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_percent
 
-    scaled = f"{comparison.scale:.4g} times as many: counts are compared at this scale"
+    ratio = "as many"
+    if comparison.scale != 1:
+        ratio = (
+            f"{comparison.scale:.4g} times as many: counts are compared at this scale"
+        )
+    # Damaged records have raised the tolerance above its usual value.
     is_damaged = max(trace.damage, other.damage) == comparison.tolerance
+    cause = ", because so many records are damaged" if is_damaged else ""
     summary = (
         f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
-        f"for each rank {'as many' if comparison.scale == 1 else scaled}. "
-        f"Changes up to {format_percent(comparison.tolerance)} are not listed"
-        f"{', because so many records are damaged' if is_damaged else ''}."
+        f"for each rank {ratio}. "
+        f"Changes up to {format_percent(comparison.tolerance)} are not listed{cause}."
     )
     lines = [_wrap(summary)]
     if not comparison.changes:
         return "\n".join([*lines, "", "nothing changed"])
     lines += ["", f"{count_noun(len(comparison.changes), 'change')}:"]
     lines += [_wrap(_format_change(change), "  ") for change in comparison.changes]
-    kinds = {change.what for change in comparison.changes}
-    lines += [
-        "",
-        "possible causes:",
-        *(
-            _wrap(f"{hint} ({what})", "  ")
-            for what, hint in HINTS.items()
-            if what in kinds
-        ),
-    ]
+    changed_properties = {change.what for change in comparison.changes}
+    lines += ["", "possible causes:"]
+    for what, hint in HINTS.items():
+        if what in changed_properties:
+            lines.append(_wrap(f"{hint} ({what})", "  "))
     return "\n".join(lines)
 
 
@@ -177,26 +172,26 @@ def _render_head(trace: Trace) -> str:
     """Format the first lines: files and records, damage, communicators."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_percent
 
-    more = "more than " if trace.limited else ""
-    on_hosts = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
-    in_traced = f" in {trace.traced}" if trace.traced < trace.files else ""
-    text = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{in_traced}"
-    lines = [
-        f"{text} of {more}{count_noun(trace.ranks, 'rank')}{on_hosts}"
-        if trace.ranks
-        else text
-    ]
+    more_than = "more than " if trace.limited else ""
+    in_files = f" in {trace.traced}" if trace.traced < trace.files else ""
+    head = f"{count_noun(trace.files, 'file')}, {trace.bytes:,} bytes; {trace.records:,} records{in_files}"
+    if trace.ranks:
+        on_hosts = f" on {count_noun(trace.hosts, 'host')}" if trace.hosts else ""
+        head += f" of {more_than}{count_noun(trace.ranks, 'rank')}{on_hosts}"
+    lines = [head]
     if trace.damaged:
-        numbers = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
+        by_operation = ", ".join(f"{number:,} {name}" for name, number in trace.damaged)
         lines.append(
-            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {numbers}), "
+            f"damaged: {trace.begun - trace.records:,} records ({format_percent(trace.damage)}: {by_operation}), "
             "not counted below"
         )
     if trace.communicators:
-        numbers = ", ".join(
+        by_size = ", ".join(
             f"{number:,} of {nranks} ranks" for nranks, number in trace.communicators
         )
-        lines.append(f"communicators, counted once per member rank: {more}{numbers}")
+        lines.append(
+            f"communicators, counted once per member rank: {more_than}{by_size}"
+        )
     return "\n".join(map(_wrap, lines))
 
 
@@ -215,14 +210,13 @@ def _render_operations(rows: Sequence[TraceRow]) -> str:
     ]
     for key in sorted(records):
         name, nranks, datatype = key
-        cells = (
-            (format_bytes(volume[key]), format_bytes(volume[key] / records[key]))
-            if volume[key]
-            else ("-", "-")
-        )
+        total_bytes, mean_bytes = "-", "-"
+        if volume[key]:
+            total_bytes = format_bytes(volume[key])
+            mean_bytes = format_bytes(volume[key] / records[key])
         lines.append(
             f"{clip(escape(name), 21):<22}{nranks or '?':>6}  {clip(escape(datatype), 11):<12}{records[key]:>13,}"
-            f"{cells[0]:>12}{cells[1]:>12}"
+            f"{total_bytes:>12}{mean_bytes:>12}"
         )
     total = format_bytes(sum(volume.values()))
     lines.append(f"{'all':<22}{'':>6}  {'':<12}{records.total():>13,}{total:>12}")
@@ -253,20 +247,16 @@ def _render_notes(trace: Trace) -> str:
     """Render the notes on what was counted, and what was not."""
     from pytest_llmbench.tools.nccl.nccl_records import MEMBERS, PER_RANK
 
-    names = sorted(
-        {
-            row.kind.operation
-            for row in trace.rows
-            if row.kind.operation.lower() in PER_RANK
-        }
-    )
-    lines = [
-        "A record is one rank's share of an operation. Volume is the size of its buffer: count x bytes of the datatype"
-        + (
-            f", x ranks for {', '.join(names)}, whose count is the share of one rank."
-            if names
-            else "."
+    operations = {row.kind.operation for row in trace.rows}
+    per_rank = sorted(name for name in operations if name.lower() in PER_RANK)
+    exception = ""
+    if per_rank:
+        exception = (
+            f", x ranks for {', '.join(per_rank)}, whose count is the share of one rank"
         )
+    lines = [
+        "A record is one rank's share of an operation. "
+        f"Volume is the size of its buffer: count x bytes of the datatype{exception}."
     ]
     if trace.from_calls:
         lines.append(
@@ -276,9 +266,10 @@ def _render_notes(trace: Trace) -> str:
         lines.append(
             f"{trace.calls:,} NCCL CALL records repeat the same operations and are not counted."
         )
-    if unknown := sum(row.records for row in trace.rows if row.kind.from_bytes < 0):
+    unsized = sum(row.records for row in trace.rows if row.kind.from_bytes < 0)
+    if unsized:
         lines.append(
-            f"{unknown:,} records have a datatype of unknown size: no volume includes them."
+            f"{unsized:,} records have a datatype of unknown size: no volume includes them."
         )
     if trace.unnamed:
         consequence = (

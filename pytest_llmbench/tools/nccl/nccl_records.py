@@ -45,13 +45,18 @@ _VARYING = re.compile(
     rb": opCount %(n)s sendbuff %(n)s recvbuff %(n)s (?:acc %(n)s )?(?=count )"
     % {b"n": _NUMBER}  # newer NCCL has acc
 )
+# `count 1024 datatype 9 op 0 root 0 comm 0x55d0 [nranks=8]`
 _FIELDS = re.compile(
     rb"count (\d{1,20}) datatype (\d{1,9}) op \d+ root -?\d+ comm (0x[0-9a-f]+) \[nranks=(\d{1,9})\]"
 )
+# `host:pid` in `host:pid:tid`
 _PROCESS = re.compile(rb"([^\s:]+:\d+):\d+$")
+# `[0]`
 _GPU = re.compile(rb"\[(\d+)\]")
 _LAST_WORD = re.compile(rb"\w+$")
+# `AllReduce: opCount`, the first words of a record
 _BEGINNING = re.compile(rb"(?<!\w)(\w++): opCount")
+# `NCCL CALL ncclAllReduce(7f30,7f31,1024,9,0,0,0x55d0,`: count 1024, datatype 9
 _CALL = re.compile(
     rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,"
 )
@@ -186,7 +191,9 @@ def cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
         text += block
         start = 0
         while len(text) - start >= PIECE:
-            end = text.rfind(b"\n", start, start + PIECE) + 1 or start + PIECE
+            end = text.rfind(b"\n", start, start + PIECE) + 1
+            if end == 0:  # a line longer than a piece
+                end = start + PIECE
             yield text[start:end]
             start = end
         text = text[start:]
@@ -195,6 +202,7 @@ def cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _parse_lines(lines: Counter[bytes], counts: Counts) -> None:
+    """Count the records of distinct lines, each with its number of occurrences."""
     for line, times in lines.items():
         if _MARK in line or b": opCount" in line:
             _count_line(line, times, counts)
@@ -206,7 +214,8 @@ def _parse_lines(lines: Counter[bytes], counts: Counts) -> None:
 def _count_line(line: bytes, times: int, counts: Counts) -> None:
     """Count the records of a line that occurs `times` times.
 
-    A record that begins but is incomplete counts as damaged.
+    A record that begins but is incomplete counts as damaged. In a complete record,
+    `_MARK` has replaced the text from `: opCount` to `count`.
     """
     damaged = _BEGINNING.findall(line) if b": opCount" in line else []
     for before, after in pairwise(line.split(_MARK)):
@@ -231,18 +240,17 @@ def _record_rank(
     if words and words[-1].isdigit():
         del words[-1]  # a time, printed by RCCL
     gpu = _GPU.fullmatch(words[-1]) if words else None
-    process = (
-        _PROCESS.search(words[-2][-LONGEST_PROCESS:])
-        if gpu and len(words) > 1
-        else None
-    )
-    name = process[1] if process else b""
-    counts.unnamed += 0 if process else times
+    process = None
+    if gpu and len(words) > 1:
+        process = _PROCESS.search(words[-2][-LONGEST_PROCESS:])
+    process_name = process[1] if process else b""
+    if not process:
+        counts.unnamed += times
     if gpu:
-        _add_member(counts.ranks, name + b" " + gpu[1], 0)
-        _add_member(
-            counts.communicators, b" ".join((name, communicator, nranks)), int(nranks)
-        )
+        gpu_number = gpu[1]
+        _add_member(counts.ranks, process_name + b" " + gpu_number, 0)
+        key = b" ".join((process_name, communicator, nranks))
+        _add_member(counts.communicators, key, int(nranks))
 
 
 def _add_member(values: dict[bytes, int], key: bytes, value: int) -> None:
@@ -277,8 +285,10 @@ def get_kind(
     """
     if datatype >= len(DATATYPES):
         return Kind(operation, nranks, f"type {datatype}", -1), 0
-    name, width = DATATYPES[datatype]
-    size = count * width * (max(nranks, 1) if operation.lower() in PER_RANK else 1)
-    return Kind(
-        operation, nranks, name, 1 << size.bit_length() - 1 if size else 0
-    ), size
+    name, element_bytes = DATATYPES[datatype]
+    size = count * element_bytes
+    if operation.lower() in PER_RANK:
+        size *= max(nranks, 1)
+    # The largest power of two up to the size.
+    from_bytes = 1 << (size.bit_length() - 1) if size else 0
+    return Kind(operation, nranks, name, from_bytes), size

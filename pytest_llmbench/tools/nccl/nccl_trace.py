@@ -123,12 +123,14 @@ def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
     A host name is damaged if it is another host name with text before it: `0stone:7 0`
     if there is `stone:7 0`.
     """
-    complete = {key for key in keys if not key.startswith(b" ")} or set(keys)
-    return [
-        key
-        for key in complete
-        if not any(key[cut:] in complete for cut in range(1, key.find(b":")))
-    ]
+    # A key without a process begins with the blank before its GPU.
+    named = {key for key in keys if not key.startswith(b" ")} or set(keys)
+
+    def is_damaged(key: bytes) -> bool:
+        host_end = key.find(b":")
+        return any(key[start:] in named for start in range(1, host_end))
+
+    return [key for key in named if not is_damaged(key)]
 
 
 LARGE = 1 << 25
@@ -174,6 +176,7 @@ def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
 def _iterate_share(
     stream: Stream, counts: Counts, share: int, shares: int
 ) -> Iterator[bytes]:
+    """Yield the pieces of a share, and add the bytes of all pieces to `counts.size`."""
     # Starts at the number of the file, so that small files spread over all processes.
     for number, piece in enumerate(cut_pieces(stream), counts.files):
         counts.size += len(piece)
@@ -202,10 +205,12 @@ def _count_all(paths: Sequence[Path]) -> Counts:
             results = [future.result() for future in futures]
     except (BrokenExecutor, OSError):  # a process was killed or could not start
         return count_share(paths, 0, 1)
-    if any(
+    # Every process reads all bytes, so other sizes mean that a file grew meanwhile.
+    has_grown = any(
         (result.files, result.size) != (counts.files, counts.size) for result in results
-    ):
-        return count_share(paths, 0, 1)  # a file grew while it was read
+    )
+    if has_grown:
+        return count_share(paths, 0, 1)
     for result in results:
         counts.merge(result)
     return counts
@@ -240,19 +245,18 @@ def _open_streams(paths: Sequence[Path]) -> Iterator[Stream]:
 
 def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
     """Yield every file once. Raises LogError for an unreadable path."""
-    seen = set()
+    listed = set()
     for path in paths:
         try:
             absolute = stores.resolve_path(path)
-            files = (
-                _walk_folder(stores, absolute)
-                if S_ISDIR(stores.stat(absolute).st_mode)
-                else iter([absolute])
-            )
+            files: Iterable[Path] = [absolute]
+            if S_ISDIR(stores.stat(absolute).st_mode):
+                files = _walk_folder(stores, absolute)
             for file in files:
                 status = stores.stat(file)
-                if (status.st_dev, status.st_ino) not in seen:
-                    seen.add((status.st_dev, status.st_ino))
+                inode = (status.st_dev, status.st_ino)
+                if inode not in listed:
+                    listed.add(inode)
                     yield file
         except OSError as error:
             raise LogError(
@@ -263,21 +267,25 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
 def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
     """Yield the regular files under a folder; each folder is visited once."""
     pending = [folder]
-    seen = set()
+    visited = set()
     while pending:
-        subfolders = []
-        status = stores.stat(current := pending.pop())
-        if (status.st_dev, status.st_ino) in seen:
+        current = pending.pop()
+        status = stores.stat(current)
+        inode = (status.st_dev, status.st_ino)
+        if inode in visited:
             continue
-        seen.add((status.st_dev, status.st_ino))
+        visited.add(inode)
+        subfolders = []
         for entry in stores.scan(current):
             if entry.is_dir():
                 if not (entry.is_symlink() and links_to_ancestor(entry.path)):
                     subfolders.append(Path(entry.path))
-            elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(
-                entry.stat().st_mode
-            ):
+                continue
+            # Hidden files, and duplicates of the launcher's output.
+            is_skipped = entry.name.startswith((".", "sbatch_"))
+            if not is_skipped and S_ISREG(entry.stat().st_mode):
                 yield Path(entry.path)
+        # Reversed, because the last folder is visited first.
         pending += reversed(subfolders)
 
 
@@ -286,6 +294,7 @@ def _format_paths(paths: Sequence[Path]) -> str:
 
 
 def _explain_nothing(counts: Counts) -> str:
+    """Explain that a trace has no record: no file, empty files or other text."""
     expected = (
         "expected lines such as `NCCL INFO AllReduce: opCount 2 ...`: run with NCCL_DEBUG=INFO and "
         "NCCL_DEBUG_SUBSYS=COLL (pytest --llmb-nccl-trace), and give the log or the files of NCCL_DEBUG_FILE"
@@ -345,19 +354,7 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
         )
     try:
         return Trace(
-            rows=tuple(
-                TraceRow(
-                    Kind(
-                        *(
-                            _check_type(kind, row[name], least=-1)
-                            for name, kind in _KIND.items()
-                        )
-                    ),
-                    _check_type(int, row["records"], least=1),
-                    _check_type(int, row["bytes"]),
-                )
-                for row in values["rows"]
-            ),
+            rows=tuple(map(_parse_row, values["rows"])),
             damaged=tuple(
                 (_check_type(str, name), _check_type(int, number))
                 for name, number in values["damaged"]
@@ -367,7 +364,8 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
                 for nranks, number in values["communicators"]
             ),
             **{
-                name: _check_type(kind, values[name]) for name, kind in _SCALARS.items()
+                name: _check_type(type_, values[name])
+                for name, type_ in _SCALARS.items()
             },
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -377,9 +375,22 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
         )
 
 
-def _check_type(kind: type[Any], value: object, least: int = 0) -> Any:
-    if type(value) is not kind:  # not isinstance: True is an int
-        raise TypeError(f"found {str(value)[:40]!r}, expected {kind.__name__}")
+def _parse_row(row: Any) -> TraceRow:
+    """Parse a row of a saved trace. Raises KeyError, TypeError or ValueError."""
+    kind = Kind(
+        *(_check_type(type_, row[name], least=-1) for name, type_ in _KIND.items())
+    )
+    records = _check_type(int, row["records"], least=1)
+    return TraceRow(kind, records, _check_type(int, row["bytes"]))
+
+
+def _check_type(type_: type[Any], value: object, least: int = 0) -> Any:
+    """Return a value of exactly this type; a number must be at least `least`.
+
+    Raises TypeError or ValueError.
+    """
+    if type(value) is not type_:  # not isinstance: True is an int
+        raise TypeError(f"found {str(value)[:40]!r}, expected {type_.__name__}")
     if isinstance(value, int) and not least <= value <= LARGEST_NUMBER:
         raise ValueError(f"found {str(value)[:40]}, expected a number >= {least}")
     return value
