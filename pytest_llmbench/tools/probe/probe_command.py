@@ -109,13 +109,12 @@ def guard_exit(run: Callable[[], int]) -> int:
     try:
         code = run()
     except SystemExit as error:
-        code = (
-            error.code
-            if isinstance(error.code, int)
-            else 0
-            if error.code is None
-            else USAGE
-        )
+        if isinstance(error.code, int):
+            code = error.code
+        elif error.code is None:
+            code = 0
+        else:  # an error message
+            code = USAGE
     except Exception:  # noqa: BLE001 (a bug of this program is no verdict on the build)
         traceback.print_exc()
         return STOP
@@ -138,19 +137,14 @@ def _run(arguments: argparse.Namespace) -> Output:
             "found several paths of runs: give one folder, or --runs=DIR -- COMMAND"
         )
     with rename_flags():
-        good, bad = (
-            find_readable(flag, getattr(arguments, flag[2:]), directory)
-            for flag in ("--good", "--bad")
-        )
+        good = find_readable("--good", arguments.good, directory)
+        bad = find_readable("--bad", arguments.bad, directory)
         if arguments.runs is None:
             new = find_readable("RUNS", arguments.words[0], directory)
         else:
             new = make_candidate_folder(directory / arguments.runs)
-        arguments.logs = [
-            arguments.good,
-            arguments.bad,
-            str(new),
-        ]  # the paths identify the configuration
+        # The names of these paths help to identify the configuration.
+        arguments.logs = [arguments.good, arguments.bad, str(new)]
         settings = resolve_settings(arguments)
     request = ProbeRequest(good, bad, new, arguments.configuration)
 
@@ -176,22 +170,19 @@ def _read_clock() -> datetime:
 
 def _describe(answer: ProbeAnswer) -> str:
     """Format the answer: its sentence, the runs, the interval and the unusable runs."""
-    lines = [
-        f"probe: {SENTENCES[answer.outcome]}",
-        f"  {answer.configuration}, valid runs of the build: {answer.runs}",
-    ]
-    if answer.estimate is not None:
-        estimate = answer.estimate
-        values = (
-            100 * math.expm1(value)
-            for value in (estimate.difference, estimate.low, estimate.high)
+    head = f"probe: {SENTENCES[answer.outcome]}"
+    details = [f"{answer.configuration}, valid runs of the build: {answer.runs}"]
+    estimate = answer.estimate
+    if estimate is not None:
+        label = "relative to the middle"
+        if answer.outcome is ProbeOutcome.ENDS_ALIKE:
+            label = "bad relative to good"
+        # The estimate is the logarithm of a ratio.
+        difference, low, high = (
+            100 * math.expm1(logarithm)
+            for logarithm in (estimate.difference, estimate.low, estimate.high)
         )
-        label = (
-            "bad relative to good"
-            if answer.outcome is ProbeOutcome.ENDS_ALIKE
-            else "relative to the middle"
-        )
-        lines.append("  {}: {:+.2f} % ({:+.2f} to {:+.2f} %)".format(label, *values))
-    lines += [f"no data: {escape(line)}" for line in answer.no_data]
-    details = (textwrap.wrap(line.strip(), WIDTH - 4) for line in lines[1:])
-    return "\n".join([lines[0], *("  " + "\n    ".join(texts) for texts in details)])
+        details.append(f"{label}: {difference:+.2f} % ({low:+.2f} to {high:+.2f} %)")
+    details += [f"no data: {escape(line)}" for line in answer.no_data]
+    wrapped = [textwrap.wrap(detail.strip(), WIDTH - 4) for detail in details]
+    return "\n".join([head, *("  " + "\n    ".join(lines) for lines in wrapped)])

@@ -49,39 +49,41 @@ def decide_probe(
     fewer than 2.8 degrees of freedom. `errors` of good, bad and new are lower limits of
     the standard errors.
     """
-    means = [sum(side) / len(side) for side in (good, bad, new)]
-    sides = zip((good, bad, new), means, strict=True)
+    good_mean, bad_mean, new_mean = (sum(side) / len(side) for side in (good, bad, new))
+    good_runs, bad_runs, new_runs = len(good), len(bad), len(new)
+    good_error, bad_error, new_error = errors
+    # Residuals of all runs from the means of their sets; each mean costs one degree of
+    # freedom.
+    sides = zip((good, bad, new), (good_mean, bad_mean, new_mean), strict=True)
     squares = sum((value - mean) ** 2 for side, mean in sides for value in side)
-    counts = len(good), len(bad), len(new)
-    freedom = sum(counts) - 3.0
-    within = math.hypot(errors[0].within, errors[1].within)
-    rounding = errors[0].rounding + errors[1].rounding
+    freedom = good_runs + bad_runs + new_runs - 3.0
+    ends_within = math.hypot(good_error.within, bad_error.within)
+    ends_rounding = good_error.rounding + bad_error.rounding
     ends = Fit(
-        means[1] - means[0],
-        1 / counts[0] + 1 / counts[1],
-        squares,
-        freedom,
-        counts[:2],
-        within,
-        rounding,
+        difference=bad_mean - good_mean,
+        factor=1 / good_runs + 1 / bad_runs,
+        squares=squares,
+        freedom=freedom,
+        runs=(good_runs, bad_runs),
+        floor=ends_within,
+        rounding=ends_rounding,
     )
     distance = estimate_difference(ends, LEVEL, None)
     if distance.low <= 0:
         return ProbeOutcome.ENDS_ALIKE, distance
-    factor = 1 / counts[2] + 1 / (4 * counts[0]) + 1 / (4 * counts[1])
-    floor = math.hypot(within / 2, errors[2].within)
-    runs = counts[0] + counts[1], counts[2]
-    middle = (means[0] + means[1]) / 2
-    fit = Fit(
-        means[2] - middle,
-        factor,
-        squares,
-        freedom,
-        runs,
-        floor,
-        rounding / 2 + errors[2].rounding,
+    # The middle is half the sum of two means: half their errors, a quarter of their
+    # variances.
+    middle = (good_mean + bad_mean) / 2
+    from_middle = Fit(
+        difference=new_mean - middle,
+        factor=1 / new_runs + 1 / (4 * good_runs) + 1 / (4 * bad_runs),
+        squares=squares,
+        freedom=freedom,
+        runs=(good_runs + bad_runs, new_runs),
+        floor=math.hypot(ends_within / 2, new_error.within),
+        rounding=ends_rounding / 2 + new_error.rounding,
     )
-    estimate = estimate_difference(fit, LEVEL, None)
+    estimate = estimate_difference(from_middle, LEVEL, None)
     if estimate.low > 0:
         return ProbeOutcome.SLOWER, estimate
     if estimate.high < 0:

@@ -81,25 +81,22 @@ def probe(
         return answer
     unusable = 0
     for number in range(1, MOST_RUNS + MOST_UNUSABLE):
-        before = answer.runs
+        runs_before = answer.runs
         code = make_run(number)
         answer = _judge(request, settings, clock())
-        if answer.runs > before:
-            if (
-                answer.outcome is not ProbeOutcome.CANNOT_TELL
-                or answer.runs >= MOST_RUNS
-            ):
+        has_valid_run = answer.runs > runs_before
+        if has_valid_run:
+            is_decided = answer.outcome is not ProbeOutcome.CANNOT_TELL
+            if is_decided or answer.runs >= MOST_RUNS:
                 return answer
             continue
-        if code < 0 or code >= STOPPED:
+        if code < 0 or code >= STOPPED:  # stopped by a signal
             return replace(answer, outcome=ProbeOutcome.STOPPED)
         unusable += 1
-        if code or unusable >= MOST_UNUSABLE:
-            return (
-                answer
-                if answer.runs
-                else replace(answer, outcome=ProbeOutcome.DOES_NOT_RUN)
-            )
+        if code != 0 or unusable >= MOST_UNUSABLE:
+            if answer.runs == 0:
+                return replace(answer, outcome=ProbeOutcome.DOES_NOT_RUN)
+            return answer
     return answer
 
 
@@ -113,26 +110,26 @@ def _judge(request: ProbeRequest, settings: Settings, now: datetime) -> ProbeAns
         side.label: side for side in read_paths(requests, settings, load(settings), now)
     }
     name, window = _choose_configuration(sides[GOOD], sides[BAD], request.configuration)
-    runs = [sides[label].runs.get((name, window), ()) for label in paths]
+    runs_of_sides = [sides[label].runs.get((name, window), ()) for label in paths]
     good, bad, new = (
-        [math.log(run.statistic_seconds) for run in of_side] for of_side in runs
+        [math.log(run.statistic_seconds) for run in runs] for runs in runs_of_sides
     )
-    errors = [_estimate_error(of_side) for of_side in runs]
+    good_error, bad_error, new_error = map(_estimate_error, runs_of_sides)
+    estimate: PairedEstimate | None
     if new:
-        outcome, estimate = decide_probe(
-            good, bad, new, (errors[0], errors[1], errors[2])
-        )
+        errors = (good_error, bad_error, new_error)
+        outcome, estimate = decide_probe(good, bad, new, errors)
     else:
-        alike = (
-            decide_probe(good, bad, good, (errors[0], errors[1], errors[0]))[0]
-            is ProbeOutcome.ENDS_ALIKE
-        )
-        outcome = ProbeOutcome.ENDS_ALIKE if alike else ProbeOutcome.DOES_NOT_RUN
+        # Without a run of the build, check only the ends: the good runs take its place.
+        errors = (good_error, bad_error, good_error)
+        outcome, _ = decide_probe(good, bad, good, errors)
         estimate = None
-    no_data = (
-        f"{run.run}: {run.reason}" + (f": {run.text}" if run.text else "")
-        for run in sides[NEW].no_data
-    )
+        if outcome is not ProbeOutcome.ENDS_ALIKE:
+            outcome = ProbeOutcome.DOES_NOT_RUN
+    no_data = []
+    for run in sides[NEW].no_data:
+        details = f": {run.text}" if run.text else ""
+        no_data.append(f"{run.run}: {run.reason}{details}")
     return ProbeAnswer(outcome, estimate, name, len(new), tuple(no_data))
 
 
@@ -141,26 +138,27 @@ def _choose_configuration(
 ) -> tuple[str, Window]:
     """Choose the configuration and window to compare: both ends must have runs of them.
 
-    Raises SettingsError if there is none, or if it is ambiguous.
+    `name` is the requested configuration, or "". Of several windows of a configuration,
+    chooses the window with the most good runs. Raises SettingsError if both ends have no
+    configuration in common, or several without a requested one.
     """
-    shared = sorted(
-        good.runs.keys() & bad.runs.keys(),
-        key=lambda key: (key[0], -len(good.runs[key])),
-    )
+
+    def rank(key: tuple[str, Window]) -> tuple[str, int]:
+        configuration, _ = key
+        return configuration, -len(good.runs[key])
+
+    shared = sorted(good.runs.keys() & bad.runs.keys(), key=rank)
     names = list(dict.fromkeys(configuration for configuration, _ in shared))
     if name and name not in names:
         raise SettingsError(
             f"--configuration={name}: --good and --bad do not both have valid runs of it{did_you_mean(name, names)}"
         )
     if not names:
-        reason = next(
-            (
-                f" ({run.run}: {run.reason})"
-                for side in (good, bad)
-                for run in side.no_data
-            ),
-            "",
-        )
+        reason = ""
+        invalid_runs = [*good.no_data, *bad.no_data]
+        if invalid_runs:
+            first = invalid_runs[0]
+            reason = f" ({first.run}: {first.reason})"
         raise SettingsError(
             f"--good and --bad have no valid runs of a common configuration{reason}"
         )
@@ -168,13 +166,17 @@ def _choose_configuration(
         raise SettingsError(
             f"--good and --bad have runs of several configurations: give --configuration=ID, one of {join_first(names)}"
         )
-    return next(key for key in shared if key[0] == (name or names[0]))
+    chosen = name or names[0]
+    return next(
+        (configuration, window)
+        for configuration, window in shared
+        if configuration == chosen
+    )
 
 
 def _estimate_error(runs: Sequence[SideRun]) -> PrintedError:
-    groups = [[run] for run in runs]
-    return (
-        PrintedError(average_error(groups), average_rounding(groups))
-        if runs
-        else PrintedError()
-    )
+    """Estimate the errors of the mean of runs; zero errors without a run."""
+    if not runs:
+        return PrintedError()
+    groups = [[run] for run in runs]  # each run is its own group
+    return PrintedError(average_error(groups), average_rounding(groups))
