@@ -67,12 +67,10 @@ def print_to_stdout(text: str, *, redacted: bool = False) -> None:
     A closed pipe (`| head`) is not an error.
     """
     printed = text if redacted else redact_text(text)
+    encoding = sys.stdout.encoding or "utf-8"
     try:
-        print(
-            printed.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(
-                sys.stdout.encoding or "utf-8"
-            )
-        )
+        # Characters that the terminal cannot show become `\u2713`.
+        print(printed.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()
@@ -163,11 +161,10 @@ def resolve_settings(
     from pytest_llmbench.core.option import refuse_blank
     from pytest_llmbench.session.settings import resolve
 
+    baselines = None if arguments.baselines is None else [arguments.baselines]
     values = {
         "llmb_logs": arguments.logs,
-        "llmb_baselines": [arguments.baselines]
-        if arguments.baselines is not None
-        else None,
+        "llmb_baselines": baselines,
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
     }
@@ -190,6 +187,8 @@ def rename_flags() -> Iterator[None]:
         )
         # An ini key, such as `llmb_max_age=`, becomes `--max-age=`.
         text = re.sub(
-            r"\bllmb_(\w+)(?==)", lambda key: "--" + key[1].replace("_", "-"), text
+            r"\bllmb_(?P<key>\w+)(?==)",
+            lambda match: "--" + match["key"].replace("_", "-"),
+            text,
         )
         raise SettingsError(text.replace("--llmb-", "--")) from None

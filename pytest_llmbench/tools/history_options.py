@@ -58,20 +58,20 @@ def locate_history(
     """
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
-    named = find_history_name(typed, Path.cwd())
-    if named is None:
+    name_and_source = find_history_name(typed, Path.cwd())
+    if name_and_source is None:
         raise HistoryError(
             f"no history is named: give --history, set the environment variable {HISTORY_VARIABLE}, or set {HISTORY_KEY} in pytest's "
             "configuration"
         )
-    text, source = named
-    store = locate_store(text, Path.cwd(), writes=writes)
+    name, source = name_and_source
+    store = locate_store(name, Path.cwd(), writes=writes)
     if source:  # not typed, so print the store that is read or pruned
         print_to_stderr(f"history: {formatting.escape(store.shown)} ({source})")
     if writes and not creates:
         # Raises HistoryError if the store does not exist: a mistyped name must not pass as
         # an empty store.
-        locate_store(text, Path.cwd(), writes=False)
+        locate_store(name, Path.cwd(), writes=False)
     refuse_damaged(store)
     store = store.until(datetime.now(UTC))
     if reports_future:
@@ -83,9 +83,10 @@ def print_future_sessions(store: StoreLocation) -> None:
     """Warn on standard error of sessions dated in the future (by a wrong clock)."""
     from pytest_llmbench.history.prune import describe_future
 
-    if future := describe_future(store):
+    note = describe_future(store)
+    if note:
         print_to_stderr(
-            f"llmbench: {formatting.escape(store.shown)}: {redact_text(future)}"
+            f"llmbench: {formatting.escape(store.shown)}: {redact_text(note)}"
         )
 
 
@@ -99,8 +100,9 @@ def find_history_name(typed: str | None, directory: Path) -> tuple[str, str] | N
 
     if typed is not None:
         return typed, ""
-    if text := os.environ.get(HISTORY_VARIABLE):
-        return text, HISTORY_VARIABLE
+    name_in_environment = os.environ.get(HISTORY_VARIABLE)
+    if name_in_environment:
+        return name_in_environment, HISTORY_VARIABLE
     configured = find_file_value(HISTORY_KEY, directory)
     if configured is None:
         return None

@@ -36,19 +36,19 @@ from pytest_llmbench.core.tolerance import describe_move, find_reference
 
 def format_table(baselines: Sequence[Baseline]) -> str:
     """Format a table: id, expected step time, printed MFU and kind of each baseline."""
-    width = max(
-        [len("configuration"), *(len(baseline.key.id) for baseline in baselines)]
-    )
+    ids = [baseline.key.id for baseline in baselines]
+    width = max(map(len, ["configuration", *ids]))
     lines = [f"{'configuration':<{width}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
         # Keep the digits that the document prints: they show the precision.
-        printed = cells.get("step_time") or _format_number(
-            baseline.step_seconds, "#.4g"
-        )
-        step = printed if printed == "-" else f"{printed} s"
+        seconds = cells.get("step_time")
+        if not seconds:
+            seconds = _format_number(baseline.step_seconds, "#.4g")
+        step_time = seconds if seconds == "-" else f"{seconds} s"
+        mfu = cells.get("mfu", "-")
         lines.append(
-            f"{baseline.key.id:<{width}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}"
+            f"{baseline.key.id:<{width}}  {step_time:>10}  {mfu:>7}  {baseline.kind}"
         )
     return "\n".join([*lines, formatting.count_noun(len(baselines), "configuration")])
 
@@ -65,13 +65,11 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
         *_describe_shape(baseline),
         *_describe_origin(recipe, baseline),
     ]
-    # Facts with an empty text get no line.
-    described = [
-        line
-        for name, text in facts
-        for line in wrap_text(text, width, f"  {name:<10} ", " " * 13)
-    ]
-    lines = [baseline.key.id, *described, "", *_format_metrics(baseline)]
+    lines = [baseline.key.id]
+    for label, text in facts:
+        # An empty text gets no line.
+        lines += wrap_text(text, width, f"  {label:<10} ", " " * 13)
+    lines += ["", *_format_metrics(baseline)]
     if errata:
         lines += ["", "errata", *format_errata(errata, width)]
     return "\n".join(lines)
@@ -79,22 +77,18 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
 
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of kind, step time, window, tolerance, budgets and recording."""
-    printed = (
-        f", printed to {baseline.resolution_seconds:g} s"
-        if baseline.resolution_seconds
-        else ""
-    )
     yield "kind", baseline.kind
-    has_step_time = not math.isnan(baseline.step_seconds)
-    yield (
-        "expected",
-        f"{baseline.step_seconds:.10g} s a step{printed}"
-        if has_step_time
-        else "no step time yet: record a baseline",
-    )
+    expected = "no step time yet: record a baseline"
+    if not math.isnan(baseline.step_seconds):
+        expected = f"{baseline.step_seconds:.10g} s a step"
+        if baseline.resolution_seconds:
+            expected += f", printed to {baseline.resolution_seconds:g} s"
+    yield "expected", expected
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
-    timed = str(baseline.timed_window or baseline.timed.replace("_", " "))
-    yield "timed", "the last step of a run" if baseline.timed == "last_step" else timed
+    if baseline.timed == "last_step":
+        yield "timed", "the last step of a run"
+    else:
+        yield "timed", str(baseline.timed_window or baseline.timed.replace("_", " "))
     yield "tolerance", _join_tolerances(baseline) or "the session's"
     yield "budgets", _join_budgets(baseline)
     if baseline.recording:
@@ -104,15 +98,11 @@ def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
 def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of the recorded runs, their author and environment, and drift."""
     spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
-    groups = (
-        f" from {formatting.count_noun(recording.groups, 'independent group')} (days or node sets)"
-        if recording.groups
-        else ""
-    )
-    yield (
-        "recorded",
-        f"{recording.date}, {formatting.count_noun(recording.runs, 'run')}{groups}, {spread}",
-    )
+    runs = formatting.count_noun(recording.runs, "run")
+    if recording.groups:
+        groups = formatting.count_noun(recording.groups, "independent group")
+        runs += f" from {groups} (days or node sets)"
+    yield "recorded", f"{recording.date}, {runs}, {spread}"
     yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
     yield "by", recording.by
     yield "ran in", _join_stated(dict(recording.environment))
@@ -124,10 +114,8 @@ def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
     if recording.levels:
         yield "levels", f"several, accepted: {recording.levels}"
     if recording.earlier:
-        yield (
-            "drift",
-            describe_move(recording.trimmed_mean_seconds, find_reference(recording)),
-        )
+        reference = find_reference(recording)
+        yield "drift", describe_move(recording.trimmed_mean_seconds, reference)
 
 
 def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
@@ -137,11 +125,9 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
     yield "model", _join_stated(_list_sizes(configuration)) + proxy
     yield "groups", _join_stated(_list_parallelism(configuration)) or "not stated"
     yield "batch", _join_stated(_list_batch(configuration))
-    peak = (
-        "not stated"
-        if math.isnan(baseline.peak_tflops)
-        else f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
-    )
+    peak = "not stated"
+    if not math.isnan(baseline.peak_tflops):
+        peak = f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
     yield "peak", peak
     if baseline.logged_tflops_factor:
         yield "logged", f"{baseline.logged_tflops_factor:.6g} x the computed TFLOP/s"
@@ -150,22 +136,19 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
 def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of framework, document, baseline file and launch command."""
     source = baseline.source
-    yield (
-        "framework",
-        f"{recipe.framework or 'not stated'} (log dialect {baseline.dialect})",
-    )
-    yield (
-        "document",
-        source.document + (f", table {source.table}" if source.table else ""),
-    )
+    framework = recipe.framework or "not stated"
+    yield "framework", f"{framework} (log dialect {baseline.dialect})"
+    table = f", table {source.table}" if source.table else ""
+    yield "document", f"{source.document}{table}"
     yield "file", f"{source.file}:{source.line}"
     launch: dict[str, Any] = dict(recipe.launch)
     if launch:
-        command: dict[str, Any] = dict(dict(launch["commands"])[launch["kind"]])
+        commands = dict(launch["commands"])
+        command: dict[str, Any] = dict(commands[launch["kind"]])
         variables = "".join(
             f"{name}={value} " for name, value in command.get("fixed", ())
         )
-        yield "launch", variables + str(command["command"])
+        yield "launch", f"{variables}{command['command']}"
 
 
 def _format_metrics(baseline: Baseline) -> Iterator[str]:
@@ -194,11 +177,9 @@ def _format_computed(baseline: Baseline, name: str, cell: str) -> str:
         return _format_number(baseline.step_seconds, ".10g")
     value = recompute_cell(baseline, name)
     if value is None:
-        return (
-            "none (proxy)"
-            if name == "days_to_1t" and baseline.configuration.proxy
-            else "-"
-        )
+        # The days are not computed for a proxy, because it is not the full model.
+        is_proxy_days = name == "days_to_1t" and baseline.configuration.proxy
+        return "none (proxy)" if is_proxy_days else "-"
     if cell != "-" and cell not in NOT_GIVEN:
         return round_as_printed(value, cell)
     return f"{value * 100:.2f}%" if name == "mfu" else f"{value:.2f}"
@@ -304,17 +285,17 @@ class BaselineDifference:
         """True if the two baselines differ, or if one of them is None."""
         if self.before is None or self.after is None:
             return True
+        if self.changed_facts:
+            return True
         # make_finite turns NaN into None, because NaN != NaN.
-        step_times = {
-            formatting.make_finite(baseline.step_seconds)
-            for baseline in (self.before, self.after)
-        }
-        has_other_mfu = (
-            self.utilization is not None
-            and abs(math.log(self.utilization.after / self.utilization.before))
-            > NEGLIGIBLE_MFU_CHANGE
-        )
-        return bool(self.changed_facts) or len(step_times) > 1 or has_other_mfu
+        before_seconds = formatting.make_finite(self.before.step_seconds)
+        after_seconds = formatting.make_finite(self.after.step_seconds)
+        if before_seconds != after_seconds:
+            return True
+        if self.utilization is None:
+            return False
+        mfu_ratio = self.utilization.after / self.utilization.before
+        return abs(math.log(mfu_ratio)) > NEGLIGIBLE_MFU_CHANGE
 
 
 def compare_baselines(
@@ -327,9 +308,8 @@ def compare_baselines(
     release and kind. Raises BaselineError if even the longest names are not unique.
     """
     make_name = _choose_naming(before, after)
-    old, new = (
-        {make_name(baseline): baseline for baseline in side} for side in (before, after)
-    )
+    old = {make_name(baseline): baseline for baseline in before}
+    new = {make_name(baseline): baseline for baseline in after}
     return tuple(
         _compare_pair(_join_name(name), old.get(name), new.get(name))
         for name in sorted({*old, *new})
@@ -368,8 +348,9 @@ def _choose_naming(
 
 def _make_name(key: Key, release: str) -> ConfigurationName:
     """Make a name from the components of a key that are not empty."""
-    head = (f"{key.recipe}_{key.size}", release, key.gpu, key.dtype, key.gpus)
-    return tuple(filter(None, (*head, key.task, key.scaling, key.variant)))
+    required = (f"{key.recipe}_{key.size}", release, key.gpu, key.dtype, key.gpus)
+    optional = (key.task, key.scaling, key.variant)
+    return tuple(filter(None, (*required, *optional)))
 
 
 def _join_name(name: ConfigurationName) -> str:
@@ -379,7 +360,7 @@ def _join_name(name: ConfigurationName) -> str:
 def _compare_pair(
     identifier: str, old: Baseline | None, new: Baseline | None
 ) -> BaselineDifference:
-    """Compare a configuration in two releases, of which one may lack it."""
+    """Compare a configuration in two sets; None for a set without it."""
     if old is None or new is None:
         return BaselineDifference(identifier, old, new)
     before, after = _collect_facts(old), _collect_facts(new)
@@ -396,6 +377,15 @@ def _compare_pair(
 def _collect_facts(baseline: Baseline) -> dict[str, str]:
     """Return the compared facts of a baseline, without the step time, as texts by name."""
     configuration = baseline.configuration
+    drift_budget: str | float | None = baseline.drift_budget
+    if drift_budget:
+        drift_budget = f"{drift_budget * 100:.10g} %"
+    logged_factor: str | float | None = baseline.logged_tflops_factor
+    if logged_factor:
+        logged_factor = f"x {logged_factor:.6g}"
+    peak = "NA"
+    if not math.isnan(baseline.peak_tflops):
+        peak = f"{baseline.peak_tflops:.10g}"
     facts = {
         **_list_parallelism(configuration),
         **_list_batch(configuration),
@@ -406,18 +396,12 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
         "tolerance": _join_tolerances(baseline) or "the session's",
         "budgets": _join_budgets(baseline) or None,
         **_collect_recorded_facts(baseline.recording),
-        "drift budget": f"{baseline.drift_budget * 100:.10g} %"
-        if baseline.drift_budget
-        else baseline.drift_budget,
-        "peak": "NA"
-        if math.isnan(baseline.peak_tflops)
-        else f"{baseline.peak_tflops:.10g}",
+        "drift budget": drift_budget,
+        "peak": peak,
         "dialect": "regex" if baseline.log else baseline.dialect,
         # `baseline.log` is None unless the baseline file defines its own log pattern.
         **{f"log {key.name}": getattr(baseline.log, key.name, None) for key in LOG},
-        "logged TFLOP/s": f"x {baseline.logged_tflops_factor:.6g}"
-        if baseline.logged_tflops_factor
-        else baseline.logged_tflops_factor,
+        "logged TFLOP/s": logged_factor,
         "kind": baseline.kind,
     }
     return {name: "-" if value is None else str(value) for name, value in facts.items()}
@@ -432,12 +416,12 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
     # A larger mean or another drift origin lets slower runs pass.
-    first = find_reference(recording)
+    reference = find_reference(recording)
     # Rounded to 0.1 % of the trimmed mean: exact means always differ.
     mean_over_trimmed = formatting.format_difference(
         recording.mean_seconds / recording.trimmed_mean_seconds
     )
-    origin = f"{formatting.format_seconds(first.seconds)} of {first.date}"
+    origin = f"{formatting.format_seconds(reference.seconds)} of {reference.date}"
     return {
         "mean": mean_over_trimmed,
         "drift from": origin,
@@ -455,16 +439,16 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
     needed = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in needed):
         return None
-    printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
+    before, after = recompute_cell(old, "mfu"), recompute_cell(new, "mfu")
+    if before is None or after is None:  # no FLOPs formula for one of the models
+        return None
     # Never mix printed and computed MFU: the change of method would look like a change
     # of speed.
-    are_printed = all(value is not None for value in printed)
-    computed = [recompute_cell(baseline, "mfu") for baseline in (old, new)]
-    if None in computed:  # no FLOPs formula for one of the models
-        return None
-    before, after = (
-        value for value in (printed if are_printed else computed) if value is not None
-    )
+    printed_before, printed_after = _parse_printed_mfu(old), _parse_printed_mfu(new)
+    are_printed = False
+    if printed_before is not None and printed_after is not None:
+        before, after = printed_before, printed_after
+        are_printed = True
     log_ratios = {
         "step time": math.log(old.step_seconds / new.step_seconds),
         "FLOPs formula": math.log(
@@ -519,9 +503,9 @@ def format_differences(
         )
     removed = [pair.id for pair in differences if pair.after is None]
     added = [pair.id for pair in differences if pair.before is None]
-    for side, alone in ((before, removed), (after, added)):
-        if alone:
-            sentence = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
+    for side, ids in ((before, removed), (after, added)):
+        if ids:
+            sentence = f"only in {side}: {len(ids)}: {formatting.join_first(ids)}"
             lines += wrap(sentence, rest="  ")
     shared = sum(
         pair.before is not None and pair.after is not None for pair in differences
@@ -544,17 +528,15 @@ def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, An
 def _format_difference(pair: BaselineDifference) -> Iterator[str]:
     """Yield the table row of a changed configuration, and a line for each change."""
     mfu_change = pair.utilization
-    seconds = [
+    before_seconds, after_seconds = (
         formatting.format_seconds(side.step_seconds if side else None)
         for side in (pair.before, pair.after)
-    ]
-    change = formatting.format_difference(pair.step_time_ratio)
-    mfu = (
-        formatting.format_difference(mfu_change.after / mfu_change.before)
-        if mfu_change
-        else "-"
     )
-    row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
+    change = formatting.format_difference(pair.step_time_ratio)
+    mfu = "-"
+    if mfu_change:
+        mfu = formatting.format_difference(mfu_change.after / mfu_change.before)
+    row = f"{before_seconds:>10} {after_seconds:>10} {change:>9} {mfu:>8}"
     if len(pair.id) > NAME_WIDTH:
         yield pair.id
         yield f"{'':<{NAME_WIDTH}} {row}"
@@ -579,12 +561,14 @@ def _format_utilization(change: UtilizationChange) -> str:
 
 def _format_causes(change: UtilizationChange) -> list[str]:
     """Format the causes that are large enough: `step time +30.7 %`."""
-    return [
-        f"{name} {formatting.format_difference(math.exp(log_ratio))}"
-        for name, log_ratio in change.log_ratios.items()
-        if abs(log_ratio)
-        >= (SMALLEST_REMAINDER if name == CAUSES[-1] else SMALLEST_CAUSE)
-    ]
+    remainder = CAUSES[-1]
+    causes = []
+    for name, log_ratio in change.log_ratios.items():
+        smallest = SMALLEST_REMAINDER if name == remainder else SMALLEST_CAUSE
+        if abs(log_ratio) >= smallest:
+            ratio = math.exp(log_ratio)
+            causes.append(f"{name} {formatting.format_difference(ratio)}")
+    return causes
 
 
 def _make_record(pair: BaselineDifference) -> dict[str, Any]:

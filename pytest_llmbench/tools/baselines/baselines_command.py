@@ -149,24 +149,21 @@ def _draft(arguments: argparse.Namespace) -> Output:
     drafts = draft_baselines(runs, settings, catalog, stated)
     written = []
     for path, file_drafts in drafts.group_by_file(Path(arguments.output)).items():
-        remarks = [
-            escape(redact_text(line)) for draft in file_drafts for line in draft.lines
-        ]
+        remarks: list[str] = []
+        for draft in file_drafts:
+            remarks += [escape(redact_text(line)) for line in draft.lines]
         text = render_draft(path, [draft.recipe for draft in file_drafts], remarks)
         written.append(write_draft(path, text, force=False))
-    lines = [
-        line
-        for text in drafts.lines
-        for line in textwrap.wrap(escape(redact_text(text)), WIDTH, **HANGING)
-    ]
+    lines: list[str] = []
+    for line in drafts.lines:
+        lines += textwrap.wrap(escape(redact_text(line)), WIDTH, **HANGING)
     for file in written:
-        fate = (
-            "another file exists and was kept; give another folder"
-            if file.fate == DraftFate.KEPT
-            else file.fate
-        )
+        fate: str = file.fate
+        if file.fate == DraftFate.KEPT:
+            fate = "another file exists and was kept; give another folder"
         lines.append(f"{file.path}: {fate}")
-    is_complete = bool(written) and all(file.fate != DraftFate.KEPT for file in written)
+    is_any_kept = any(file.fate == DraftFate.KEPT for file in written)
+    is_complete = bool(written) and not is_any_kept
     return Output(
         "\n".join(lines) or "nothing to draft: found no run without a baseline",
         0 if is_complete else 1,
@@ -213,22 +210,17 @@ def _list(arguments: argparse.Namespace) -> Output:
             f"--recipe {name}: expected {', '.join(names)}{did_you_mean(name, names)}"
         )
     imported = find_shipped_tables()
-    chosen = [
-        recipe
-        for recipe in recipes
-        if recipe.name == name or not (name or recipe.path.is_relative_to(imported))
-    ]
-    hidden = {recipe.name for recipe in recipes} - {recipe.name for recipe in chosen}
-    hint = (
-        ""
-        if name
-        else f"not listed, use --recipe: {', '.join(sorted(hidden))} (docs/reference/megatron-bridge.md)"
-    )
-    return Output(
-        format_table([baseline for recipe in chosen for baseline in recipe.baselines]),
-        0,
-        hint,
-    )
+    hint = ""
+    if name:
+        listed = [recipe for recipe in recipes if recipe.name == name]
+    else:
+        listed = [
+            recipe for recipe in recipes if not recipe.path.is_relative_to(imported)
+        ]
+        hidden_names = set(names) - {recipe.name for recipe in listed}
+        hint = f"not listed, use --recipe: {', '.join(sorted(hidden_names))} (docs/reference/megatron-bridge.md)"
+    baselines = [baseline for recipe in listed for baseline in recipe.baselines]
+    return Output(format_table(baselines), stderr=hint)
 
 
 def _show(arguments: argparse.Namespace) -> Output:
@@ -236,20 +228,19 @@ def _show(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.tools.baselines.baseline_pages import format_page
 
     recipes = read_shipped_and_custom_recipes(arguments.baselines)
-    pairs = [(recipe, baseline) for recipe in recipes for baseline in recipe.baselines]
-    chosen = [
-        (recipe, baseline)
-        for recipe, baseline in pairs
-        if baseline.key.id == arguments.id
-    ]
-    if not chosen:
-        hint = did_you_mean(arguments.id, [baseline.key.id for _, baseline in pairs])
+    ids: list[str] = []
+    pages: list[str] = []
+    for recipe in recipes:
+        for baseline in recipe.baselines:
+            ids.append(baseline.key.id)
+            if baseline.key.id == arguments.id:
+                pages.append(format_page(recipe, baseline, WIDTH))
+    if not pages:
+        hint = did_you_mean(arguments.id, ids)
         raise BaselineError(
             f"no configuration {arguments.id!r}{hint}; run `llmbench baselines list` for all ids"
         )
-    return Output(
-        "\n\n".join(format_page(recipe, baseline, WIDTH) for recipe, baseline in chosen)
-    )
+    return Output("\n\n".join(pages))
 
 
 def _lint(arguments: argparse.Namespace) -> Output:
@@ -281,10 +272,8 @@ def _compare(arguments: argparse.Namespace) -> Output:
         make_records,
     )
 
-    before, after = (
-        _read_side(side, arguments.baselines)
-        for side in (arguments.before, arguments.after)
-    )
+    before = _read_side(arguments.before, arguments.baselines)
+    after = _read_side(arguments.after, arguments.baselines)
     differences = compare_baselines(before, after)
     code = 1 if any(pair.has_changed for pair in differences) else 0
     if arguments.format == "json":

@@ -42,9 +42,9 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core import runtime
     from pytest_llmbench.report import document, notifications
 
-    link = (
-        runtime.read_job_url(os.environ) if arguments.link is None else arguments.link
-    )
+    link = arguments.link
+    if link is None:  # not typed; an empty link means no link
+        link = runtime.read_job_url(os.environ)
     session = document.read(arguments.file)
     try:
         text = redact_text(notifications.make_message(session, link))
@@ -60,7 +60,6 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise ReportError(
             f"{arguments.file}: unexpected content; the file was edited or written by another version: {error!r}"
         ) from None
-    return Output(
-        notifications.convert_to_slack(text) if arguments.format == "slack" else text,
-        redacted=True,
-    )
+    if arguments.format == "slack":
+        text = notifications.convert_to_slack(text)
+    return Output(text, redacted=True)
