@@ -82,9 +82,8 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     try:
         margin = parse_percentage(arguments.margin)
-        if not arguments.margin.rstrip().endswith(
-            "%"
-        ):  # 0.5 is ambiguous: % or fraction
+        # A bare 0.5 is ambiguous: a percentage or a fraction.
+        if not arguments.margin.rstrip().endswith("%"):
             raise ValueError(
                 f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%"
             )
@@ -121,10 +120,10 @@ def _locate_history_if_named(typed: str | None) -> StoreLocation | None:
         raise SettingsError(
             "--history= is empty: give a value, or leave the option out"
         )
-    named = find_history_name(typed, Path.cwd())
-    if named is None:
+    name_and_source = find_history_name(typed, Path.cwd())
+    if name_and_source is None:
         return None
-    _, source = named
+    _, source = name_and_source
     try:
         return locate_history(typed)
     except HistoryError as error:
@@ -160,17 +159,13 @@ def _write_files(
 
     try:
         if settings.json is not None:
-            write_atomically(
-                settings.json, document.render(msgspec.to_builtins(compared)), JSON
-            )
+            content = document.render(msgspec.to_builtins(compared))
+            write_atomically(settings.json, content, JSON)
         if settings.html is not None:
             from pytest_llmbench.comparison.comparison_page import render_sides
 
-            write_atomically(
-                settings.html,
-                render_sides(compared, now).encode("utf-8", "backslashreplace"),
-                HTML,
-            )
+            page = render_sides(compared, now).encode("utf-8", "backslashreplace")
+            write_atomically(settings.html, page, HTML)
     except OSError as error:
         return (
             f"llmbench: cannot write the comparison: {escape(describe_os_error(error))}"

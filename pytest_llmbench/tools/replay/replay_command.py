@@ -11,13 +11,14 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import make_run_keys
 from pytest_llmbench.tools.command_line import (
+    WIDTH,
     Output,
     Subparsers,
     add_log_arguments,
@@ -57,15 +58,15 @@ def add(commands: Subparsers) -> None:
     )
     add_log_arguments(parser)
     for option in OPTIONS:
-        if option.flag in WHAT_IF:
-            keywords = (
-                {"action": "store_true", "default": None}
-                if option.is_flag
-                else {"metavar": option.metavar}
-            )
-            parser.add_argument(
-                _name_flag(option.flag), dest=option.dest, help=option.help, **keywords
-            )
+        if option.flag not in WHAT_IF:
+            continue
+        keywords: dict[str, Any] = {"metavar": option.metavar}
+        if option.is_flag:
+            # None instead of False distinguishes an option that was not given.
+            keywords = {"action": "store_true", "default": None}
+        parser.add_argument(
+            _name_flag(option.flag), dest=option.dest, help=option.help, **keywords
+        )
     parser.add_argument(
         "--history",
         metavar="URL",
@@ -75,7 +76,10 @@ def add(commands: Subparsers) -> None:
 
 
 def _name_flag(name: str) -> str:
-    """Convert an option or ini key of pytest to the flag of this command."""
+    """Convert an option or ini key of pytest to the flag of this command.
+
+    `--llmb-max-age` becomes `--max-age`, `llmb_assumed_cv` becomes `--assumed-cv`.
+    """
     return "--" + name.removeprefix("--").replace("_", "-").removeprefix("llmb-")
 
 
@@ -83,7 +87,8 @@ def _run(arguments: argparse.Namespace) -> Output:
     """Run `llmbench replay`. The exit code is 1 if no run was judged."""
     from pytest_llmbench.core.option import name_destination
 
-    values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
+    destinations = map(name_destination, WHAT_IF)
+    values = {name: getattr(arguments, name) for name in destinations}
     changed = {name: value for name, value in values.items() if value is not None}
     if not all(str(value).strip() for value in changed.values()):
         raise SettingsError("an option is empty: give it a value or leave it out")
@@ -104,6 +109,11 @@ def _run(arguments: argparse.Namespace) -> Output:
 def _run_against_history(
     arguments: argparse.Namespace, changed: Mapping[str, object]
 ) -> Output:
+    """Judge the runs again and compare the verdicts with those of a history.
+
+    `changed` are the changed settings. The exit code is 1 if the history has no verdict
+    on the runs.
+    """
     from pytest_llmbench.tools.history_options import locate_history
 
     store = locate_history(arguments.history)
@@ -179,19 +189,20 @@ def format_replay(replayed: Replay) -> str:
     """
     if not replayed.judged:
         return "nothing was judged: the given paths contain no valid run of a known configuration"
-    lines, count = [], []
-    for label, chosen in _group_by_effect(replayed.changes):
-        count.append(f"{len(chosen)} {label}")
+    lines: list[str] = []
+    counts: list[str] = []
+    for label, changes in _group_by_effect(replayed.changes):
+        counts.append(f"{len(changes)} {label}")
         remark = " (fail before and after, or neither)" if label == OTHERWISE else ""
-        lines += [
-            f"{label}{remark}:",
-            *map(_format_change, filter(_has_run, chosen)),
-            *_list_without_run(chosen),
-        ]
+        lines.append(f"{label}{remark}:")
+        lines += [_format_change(change) for change in changes if _has_run(change)]
+        lines += _list_without_run(changes)
     total = (
         f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
     )
-    return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
+    if counts:
+        total += f": {', '.join(counts)}"
+    return "\n".join([*lines, total])
 
 
 OTHERWISE = "change otherwise"
@@ -201,15 +212,18 @@ Change = TypeVar("Change", "VerdictChange", "ReplayedRun")
 
 def _group_by_effect(changes: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
     """Group changes by their effect on the test: newly fail, no longer fail, others."""
-    groups: dict[str, list[Change]] = {"newly fail": [], "no longer fail": []}
+    # The keys are pairs (fails before, fails after), as in `failed`.
     labels = {(False, True): "newly fail", (True, False): "no longer fail"}
+    # In the printed order.
+    groups: dict[str, list[Change]] = {"newly fail": [], "no longer fail": []}
     for change in changes:
         label = labels.get(change.failed, OTHERWISE)
         groups.setdefault(label, []).append(change)
-    return ((label, chosen) for label, chosen in groups.items() if chosen)
+    return ((label, group) for label, group in groups.items() if group)
 
 
 def _has_run(change: VerdictChange) -> bool:
+    """True if a run was measured under either settings."""
     return any(
         outcome is not None and outcome.judgement.measurement is not None
         for outcome in (change.before, change.after)
@@ -219,32 +233,34 @@ def _has_run(change: VerdictChange) -> bool:
 def _list_without_run(changes: Sequence[VerdictChange]) -> list[str]:
     """Format the configurations without a run as one wrapped line."""
     ids = [change.id for change in changes if not _has_run(change)]
-    text = f"{len(ids)} without a run: {join_first(ids)}"
-    return (
-        textwrap.wrap(
-            text,
-            79,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        )
-        if ids
-        else []
+    if not ids:
+        return []
+    return textwrap.wrap(
+        f"{len(ids)} without a run: {join_first(ids)}",
+        WIDTH,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_on_hyphens=False,
     )
 
 
 def _format_change(change: VerdictChange) -> str:
-    names = " -> ".join(
+    """Format a change: `  CONFIG_ID  PASS -> REGRESSION  +7.0 %`."""
+    verdicts = " -> ".join(
         str(outcome.judgement.verdict) if outcome else "none"
         for outcome in (change.before, change.after)
     )
-    outcome = change.after or change.before
-    ratio = outcome.judgement.log_difference if outcome else None
+    newest = change.after or change.before
+    log_difference = newest.judgement.log_difference if newest else None
+    difference = ""
+    if log_difference is not None:
+        difference = format_difference(math.exp(log_difference))
     skipped = " (skipped)" if change.after is not None and change.after.skipped else ""
-    return f"  {change.id:<38} {names:<28} {'' if ratio is None else format_difference(math.exp(ratio)):>7}{skipped}"
+    return f"  {change.id:<38} {verdicts:<28} {difference:>7}{skipped}"
 
 
 def _decide(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
+    """Return the outcome of each item by its id."""
     from pytest_llmbench.session.outcomes import decide_outcomes
 
     return {
@@ -254,7 +270,10 @@ def _decide(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
 
 
 def _get_verdict(outcome: Outcome | None) -> object:
-    return outcome and (outcome.judgement.verdict, outcome.status)
+    """Return (verdict, status) of an outcome, to compare outcomes; None without one."""
+    if outcome is None:
+        return None
+    return outcome.judgement.verdict, outcome.status
 
 
 def _is_judged(outcome: Outcome | None) -> bool:
@@ -295,7 +314,9 @@ class ReplayedRun:
     @property
     def has_changed(self) -> bool:
         """True if its verdict, its reason or the outcome of its item changed."""
-        return self.texts[0] != self.texts[1] or self.failed[0] != self.failed[1]
+        stored_text, current_text = self.texts
+        failed_before, fails_now = self.failed
+        return stored_text != current_text or failed_before != fails_now
 
 
 def replay_history(
@@ -313,22 +334,22 @@ def replay_history(
     catalog = load(settings)
     runs = ingest(settings, catalog, now)
     keys = {run.identity.key for run in runs.runs if run.identity.key is not None}
-    by_id = read_stored_runs(store, [key.id for key in keys])
-    past = {key: by_id[key.id] for key in keys if key.id in by_id}
-    stored = {
-        (configuration, run_key): run
-        for configuration, stored_runs in by_id.items()
-        for run in stored_runs
-        if run.verdict
-        for run_key in make_run_keys(run.job_id, run.logs, run.started)
-    }
+    runs_by_id = read_stored_runs(store, [key.id for key in keys])
+    earlier_runs = {key: runs_by_id[key.id] for key in keys if key.id in runs_by_id}
+    # Stored runs with a verdict, by configuration id and each of their run keys.
+    stored: dict[tuple[str, tuple[str, str | datetime]], StoredRun] = {}
+    for configuration, stored_runs in runs_by_id.items():
+        for run in stored_runs:
+            if run.verdict:
+                for run_key in make_run_keys(run.job_id, run.logs, run.started):
+                    stored[configuration, run_key] = run
+    results = evaluate_runs(runs, settings, catalog, now, earlier_runs)
     replayed = []
-    for outcome in _decide(
-        evaluate_runs(runs, settings, catalog, now, past), settings
-    ).values():
-        measurement, configuration = outcome.judgement.measurement, outcome.case.key.id
+    for outcome in _decide(results, settings).values():
+        measurement = outcome.judgement.measurement
         if measurement is None:
             continue
+        configuration = outcome.case.key.id
         candidates = (
             stored.get((configuration, run_key))
             for run_key in measurement.run.same_run_keys
@@ -355,16 +376,16 @@ def format_replayed(replayed: Sequence[ReplayedRun]) -> str:
         return "nothing to compare: the history has no verdict on any run of the given paths"
     changed = [run for run in replayed if run.has_changed]
     lines = []
-    for label, chosen in _group_by_effect(changed):
+    for label, runs in _group_by_effect(changed):
         lines.append(f"{label}:")
-        for run in chosen:
+        for run in runs:
             job = f"  job {run.job_id}" if run.job_id else ""
             lines.append(f"  {run.started:%Y-%m-%d %H:%M}{job}  {run.configuration}")
-            lines.append(f"    {run.texts[0]} -> {run.texts[1]}")
-            text = phrase(run.after.judgement)
+            stored_text, current_text = run.texts
+            lines.append(f"    {stored_text} -> {current_text}")
             lines += textwrap.wrap(
-                text,
-                79,
+                phrase(run.after.judgement),
+                WIDTH,
                 initial_indent="    ",
                 subsequent_indent="    ",
                 break_on_hyphens=False,

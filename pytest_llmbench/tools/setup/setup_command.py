@@ -82,20 +82,17 @@ def add(commands: Subparsers) -> None:
 def _run_setup(arguments: argparse.Namespace) -> Output:
     """Run `llmbench setup`. The exit code is 1 if the setup failed."""
     options = SetupOptions(
-        arguments.recipe,
-        arguments.release,
-        arguments.cluster,
-        arguments.folder,
-        arguments.dry_run,
+        recipe=arguments.recipe,
+        release=arguments.release,
+        cluster=arguments.cluster,
+        folder=arguments.folder,
+        dry_run=arguments.dry_run,
     )
-    text, is_good = set_up(
-        options,
-        read_shipped_and_custom_recipes(arguments.baselines),
-        Path.cwd(),
-        os.environ,
-        print_to_stdout,
+    recipes = read_shipped_and_custom_recipes(arguments.baselines)
+    message, has_succeeded = set_up(
+        options, recipes, Path.cwd(), caller=os.environ, print_text=print_to_stdout
     )
-    return Output(text, code=0 if is_good else 1)
+    return Output(message, code=0 if has_succeeded else 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,8 @@ def set_up(
     """Run the setup step of a recipe.
 
     `caller` is the environment of the caller. `print_text` prints progress. Returns the
-    final message, and True if the step succeeded. Raises LaunchError if the step cannot
+    final message, and True if the step succeeded. A dry run only checks the step and
+    returns its command, and True if no problem was found. Raises LaunchError if the step cannot
     start, for example for an unknown recipe or a missing folder.
     """
     from pytest_llmbench.launch.jobs.setup_step import (
@@ -130,9 +128,8 @@ def set_up(
 
     cluster = _read_cluster(options.cluster, directory)
     facts = choose_recipe(options.recipe, options.release, recipes, cluster)
-    step = build_setup_step(
-        facts, cluster, caller, directory / options.folder if options.folder else None
-    )
+    folder = directory / options.folder if options.folder else None
+    step = build_setup_step(facts, cluster, caller, folder)
     problems = describe_missing_proc() or check_setup(step)
     if options.dry_run:
         texts = (_format_step(step, caller), describe_import(step), problems)
@@ -148,6 +145,11 @@ def _run(
     caller: Mapping[str, str],
     print_text: Callable[[str], None],
 ) -> tuple[str, bool]:
+    """Run a setup step and wait until it ends.
+
+    Writes its log to `.llmbench/setup` in `directory`. Returns the final message, and
+    True if the step succeeded.
+    """
     from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.jobs.setup_step import (
         SetupHost,
@@ -161,19 +163,13 @@ def _run(
         return datetime.now(UTC)
 
     facts = step.facts
-    log = (
-        directory
-        / ".llmbench"
-        / "setup"
-        / f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
-    )
+    log_name = f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
+    log = directory / ".llmbench" / "setup" / log_name
     schedulers = Schedulers(Tools(run, dict(step.spec.environment)))
     scheduler = schedulers.find(step.spec) if is_cluster_job(step) else None
     print_text(_format_step(step, caller))
-    problem = run_setup(
-        step,
-        SetupHost(print_text, read_clock, time.sleep, log, HOURS * 3600, scheduler),
-    )
+    host = SetupHost(print_text, read_clock, time.sleep, log, HOURS * 3600, scheduler)
+    problem = run_setup(step, host)
     if problem:
         return problem, False
     hint = f"pytest -k {facts.recipe} --llmb-launch --llmb-dry-run"
@@ -189,13 +185,8 @@ def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
         f"{name}={quote_word(value)}"
         for name, value in list_setup_variables(step, caller)
     ]
-    return "\n".join(
-        [
-            *variables,
-            f"cd {quote_word(str(step.spec.directory))}",
-            format_command(step.spec),
-        ]
-    )
+    change_folder = f"cd {quote_word(str(step.spec.directory))}"
+    return "\n".join([*variables, change_folder, format_command(step.spec)])
 
 
 def choose_recipe(
@@ -208,10 +199,9 @@ def choose_recipe(
     """
     from pytest_llmbench.launch.plan.fit import read_facts
 
+    facts_of_recipes = map(read_facts, recipes)
     with_setup = [
-        facts
-        for recipe in recipes
-        if (facts := read_facts(recipe)) is not None and facts.setup
+        facts for facts in facts_of_recipes if facts is not None and facts.setup
     ]
     names = sorted({facts.recipe for facts in with_setup})
     if name not in names:
@@ -224,14 +214,17 @@ def choose_recipe(
             f"--release {release}: {name} has no such release; expected "
             f"{_join_alternatives(list(by_release))}{did_you_mean(release, by_release)}"
         )
-    installed = {
-        entry.release for entry in cluster.installed if entry.recipe == name
-    } & by_release.keys()
-    releases = (
-        [release]
-        if release
-        else sorted(installed if len(installed) == 1 else by_release)
-    )
+    installed = [
+        entry.release
+        for entry in cluster.installed
+        if entry.recipe == name and entry.release in by_release
+    ]
+    if release:
+        releases = [release]
+    elif len(set(installed)) == 1:
+        releases = installed[:1]
+    else:
+        releases = sorted(by_release)
     if len(releases) > 1:
         raise LaunchError(
             f"{name} has several releases: give --release, one of {', '.join(releases)}"
@@ -240,16 +233,25 @@ def choose_recipe(
 
 
 def _join_alternatives(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """Join names: `a, b or c`."""
+    *first_names, last = names
+    if not first_names:
+        return last
+    return f"{', '.join(first_names)} or {last}"
 
 
 def _read_cluster(path: Path | None, directory: Path) -> Cluster:
+    """Read the cluster file; an empty Cluster if the default file does not exist.
+
+    Raises LaunchError if a named file does not exist.
+    """
     from pytest_llmbench.launch.plan.cluster_file import read_cluster
 
-    file = directory / (path or "cluster.yaml")
+    default_file = directory / "cluster.yaml"
+    file = directory / path if path else default_file
     if file.exists():
         return read_cluster(file)
-    if file != directory / "cluster.yaml":
+    if file != default_file:
         raise LaunchError(f"--cluster {file}: no such file")
     return Cluster()
 
@@ -300,7 +302,8 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
         raise LaunchError(
             f"{names} reports {missing} ({inquiries}): write cluster.yaml manually, see docs/reference/cluster.md"
         )
-    text, path = format_cluster_file(learned), arguments.output
+    text = format_cluster_file(learned)
+    path = arguments.output
     if path is None:
         return Output(text)
     try:

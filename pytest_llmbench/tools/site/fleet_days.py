@@ -79,11 +79,14 @@ def collect_days(
     problems: dict[str, str] = {}  # by session
     verdicts = _redact(read_verdicts(store, since, problems))
     if not verdicts:
-        period = f" since {since:%Y-%m-%d}; give more --days" if since else ""
-        reasons = [future] if future else [*_describe_damaged(store, problems)][:1]
-        raise HistoryError(
-            "; ".join([f"{store.shown}: found no verdict{period}", *reasons])
-        )
+        message = f"{store.shown}: found no verdict"
+        if since:
+            message += f" since {since:%Y-%m-%d}; give more --days"
+        # The first known reason: omitted future sessions, else a damaged session.
+        reason = future or next(_describe_damaged(store, problems), "")
+        if reason:
+            message += f"; {reason}"
+        raise HistoryError(message)
     newest = max(verdicts, key=lambda verdict: verdict.judged)
     session = read_session(store, newest.session, problems)
     by_name: dict[str, list[StoredVerdict]] = defaultdict(list)
@@ -103,17 +106,18 @@ def collect_days(
     )
     days = {verdict.day for row in rows for verdict in row.verdicts}
     redact = cache(make_redactor().redact)
+    redacted_session = replace(
+        session,
+        host=redact(session.host),
+        options=tuple(map(redact, session.options)),
+    )
     return FleetDays(
-        tuple(sorted(days)),
-        rows,
-        replace(
-            session,
-            host=redact(session.host),
-            options=tuple(map(redact, session.options)),
-        ),
-        store.shown,
-        redact(future),
-        tuple(map(redact, _describe_damaged(store, problems))),
+        days=tuple(sorted(days)),
+        rows=rows,
+        session=redacted_session,
+        location=store.shown,
+        future=redact(future),
+        damaged=tuple(map(redact, _describe_damaged(store, problems))),
     )
 
 
@@ -130,24 +134,29 @@ def _make_row(
     newest session.
     """
     daily = _select_days(verdicts)
+    seconds = tuple(
+        series[verdict.day].run_seconds if verdict.day in series else None
+        for verdict in daily
+    )
     total = add_changes(change.difference for change in changes)
     return FleetRow(
-        name,
-        daily,
-        tuple(
-            series[verdict.day].run_seconds if verdict.day in series else None
-            for verdict in daily
-        ),
-        changes,
-        total if len(series) >= FEWEST else None,
-        _is_current(daily[-1], verdicts, newest),
-        _find_last_passed(daily),
+        configuration=name,
+        verdicts=daily,
+        seconds=seconds,
+        changes=changes,
+        total=total if len(series) >= FEWEST else None,
+        current=_is_current(daily[-1], verdicts, newest),
+        last_good=_find_last_passed(daily),
     )
 
 
 def _describe_damaged(
     store: StoreLocation, problems: Mapping[str, str]
 ) -> Iterator[str]:
+    """Yield a note for each damaged session, up to MOST_DAMAGED, and a count of more.
+
+    `problems` are the problems by session.
+    """
     from pytest_llmbench.history.queries import describe_damage
 
     for session, problem in list(problems.items())[:MOST_DAMAGED]:
@@ -206,24 +215,26 @@ def _select_last(verdicts: Iterable[StoredVerdict]) -> Iterable[StoredVerdict]:
     """
     last: dict[object, StoredVerdict] = {}
     for verdict in verdicts:
+        # Verdicts without a run: one for each day.
         key = verdict.day if verdict.run is None else verdict.run
         selected = last.setdefault(key, verdict)
-        if (verdict.judged, _rate_severity(verdict)) >= (
-            selected.judged,
-            _rate_severity(selected),
-        ):
+        selected_rank = (selected.judged, _rate_severity(selected))
+        if (verdict.judged, _rate_severity(verdict)) >= selected_rank:
             last[key] = verdict
     return last.values()
 
 
 def _rate_severity(verdict: StoredVerdict) -> int:
-    return (
-        SEVERITY.index(verdict.status) if verdict.status in SEVERITY else len(SEVERITY)
-    )
+    """Return the index of the outcome in SEVERITY; unknown outcomes are most severe."""
+    if verdict.status not in SEVERITY:
+        return len(SEVERITY)
+    return SEVERITY.index(verdict.status)
 
 
 def _rank(verdict: StoredVerdict) -> tuple[bool, datetime, datetime]:
-    return verdict.run is not None, verdict.started or verdict.judged, verdict.judged
+    """Return the sort key: verdicts on a run last, then by start, then by judgement."""
+    started = verdict.started or verdict.judged
+    return verdict.run is not None, started, verdict.judged
 
 
 def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdict]:
@@ -255,15 +266,14 @@ def _is_current(
     """
     if last.status == "failed" and newest - last.judged <= SESSION_SPAN:
         return True
-    first = min(
-        verdict.judged
+    verdicts_on_run = [
+        verdict
         for verdict in verdicts
         if verdict is last or (last.run and verdict.run == last.run)
-    )
-    return (
-        newest - first <= SESSION_SPAN
-        and last.day >= (newest - timedelta(days=1)).date()
-    )
+    ]
+    first_judged = min(verdict.judged for verdict in verdicts_on_run)
+    yesterday = (newest - timedelta(days=1)).date()
+    return newest - first_judged <= SESSION_SPAN and last.day >= yesterday
 
 
 def _find_last_passed(daily: Sequence[StoredVerdict]) -> StoredVerdict | None:
@@ -273,14 +283,11 @@ def _find_last_passed(daily: Sequence[StoredVerdict]) -> StoredVerdict | None:
     """
     if daily[-1].status != "failed":
         return None
-    good = (
-        verdict
-        for verdict in reversed(daily)
-        if verdict.counts
-        and verdict.status == "passed"
-        and verdict.verdict in GOOD_VERDICTS
-    )
-    return next(good, None)
+    for verdict in reversed(daily):
+        is_passed = verdict.counts and verdict.status == "passed"
+        if is_passed and verdict.verdict in GOOD_VERDICTS:
+            return verdict
+    return None
 
 
 # --- changes of level -----------------------------------------------------------------
@@ -303,10 +310,9 @@ def _find_all_changes(
     noises = {
         name: estimate_from_daily_runs(values) for name, values in logarithms.items()
     }
-    cv = Settings().assumed_cv
-    prior = estimate_from_fleet(
-        [noise for noise in noises.values() if noise is not None]
-    ) or assume_noise(cv)
+    cv = Settings().assumed_cv  # coefficient of variation
+    known_noises = [noise for noise in noises.values() if noise is not None]
+    prior = estimate_from_fleet(known_noises) or assume_noise(cv)
     correlation = estimate_fleet_correlation(logarithms.values())
 
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
@@ -322,6 +328,7 @@ def _find_all_changes(
 
 
 def _list_runs(by_day: Mapping[date, StoredVerdict]) -> Iterator[DailyRun]:
+    """Yield the run of each day; verdicts without a start or a step time are left out."""
     for verdict in by_day.values():
         if verdict.started is not None and verdict.run_seconds is not None:
             yield DailyRun(verdict.started, verdict.run_seconds, verdict.environment)
@@ -342,31 +349,34 @@ def compare_with_last_good(
     without a comparable configuration are omitted, for example if the failed run has no
     step time.
     """
-    names: dict[DayPair, set[str]] = defaultdict(set)
+    names_by_days: dict[DayPair, set[str]] = defaultdict(set)
     for row in fleet.rows:
-        if row.last_good is not None and row.verdicts[-1].counts:
-            names[row.last_good.day, row.verdicts[-1].day].add(row.configuration)
-    read = cache(
-        lambda label, day: read_stored_side(
+        last = row.verdicts[-1]
+        if row.last_good is not None and last.counts:
+            names_by_days[row.last_good.day, last.day].add(row.configuration)
+
+    @cache
+    def read(label: str, day: date) -> ComparedSide:
+        return read_stored_side(
             SideRequest(label, f"{day}", first=day, last=day), store
         )
-    )
-    compared = {
-        days: compare_sides(
-            _select(read("A", days[0]), concerned),
-            _select(read("B", days[1]), concerned),
-            settings,
-            store,
-            margin,
-        )
-        for days, concerned in names.items()
+
+    compared: dict[DayPair, SidesCompared] = {}
+    for (good_day, failed_day), names in names_by_days.items():
+        good_side = _select_configurations(read("A", good_day), names)
+        failed_side = _select_configurations(read("B", failed_day), names)
+        sides = compare_sides(good_side, failed_side, settings, store, margin)
+        if sides.comparisons:
+            compared[good_day, failed_day] = sides
+    return compared
+
+
+def _select_configurations(side: ComparedSide, names: set[str]) -> ComparedSide:
+    """Return the side with the runs of the named configurations only."""
+    selected_runs = {
+        (name, window): runs
+        for (name, window), runs in side.runs.items()
+        if name in names
     }
-    return {days: sides for days, sides in compared.items() if sides.comparisons}
-
-
-def _select(side: ComparedSide, names: set[str]) -> ComparedSide:
-    return dataclasses.replace(
-        side,
-        runs={key: runs for key, runs in side.runs.items() if key[0] in names},
-        no_data=tuple(run for run in side.no_data if run.configuration in names),
-    )
+    no_data = tuple(run for run in side.no_data if run.configuration in names)
+    return dataclasses.replace(side, runs=selected_runs, no_data=no_data)

@@ -100,11 +100,10 @@ def _run(arguments: argparse.Namespace) -> Output:
         ) from None
     days = formatting.count_noun(len(fleet.days), "day")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
-    omitted = "\n".join(
-        f"llmbench: {line}" for line in (fleet.future, *fleet.damaged) if line
-    )
+    notes = [note for note in (fleet.future, *fleet.damaged) if note]
     return Output(
-        f"{configurations}, {days}: {arguments.output / INDEX}", stderr=omitted
+        f"{configurations}, {days}: {arguments.output / INDEX}",
+        stderr="\n".join(f"llmbench: {note}" for note in notes),
     )
 
 
@@ -117,11 +116,10 @@ def _render(
     from pytest_llmbench.tools.site.site_page import SiteFacts, render_site
 
     page_of_configuration: dict[str, str] = {}
-    for (good, failed), sides in compared.items():
-        name = f"{good}_{failed}.html"
-        page_of_configuration |= {
-            comparison.configuration: name for comparison in sides.comparisons
-        }
+    for (good_day, failed_day), sides in compared.items():
+        name = f"{good_day}_{failed_day}.html"
+        for comparison in sides.comparisons:
+            page_of_configuration[comparison.configuration] = name
         document = describe(sides, now, strict=False)
         yield f"{COMPARISONS}/{name}", render_sides(document, now, of_site=True)
     command = redact_text(

@@ -37,13 +37,10 @@ def name_page(configuration: str) -> str:
     """
     if PLAIN.fullmatch(configuration):
         return f"{configuration}.html"
-    digest = hashlib.sha256(configuration.encode("utf-8", "surrogatepass")).hexdigest()[
-        :12
-    ]
-    readable = re.sub(r"[^a-z0-9._-]+", "-", configuration.lower(), flags=re.ASCII)[
-        :80
-    ].strip(".-")
-    return f"{readable}~{digest}.html"
+    content = configuration.encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(content).hexdigest()
+    readable = re.sub(r"[^a-z0-9._-]+", "-", configuration.lower(), flags=re.ASCII)
+    return f"{readable[:80].strip('.-')}~{digest[:12]}.html"
 
 
 def write_site(folder: Path, pages: Mapping[str, str]) -> None:
@@ -57,10 +54,11 @@ def write_site(folder: Path, pages: Mapping[str, str]) -> None:
         raise NotADirectoryError(
             errno.ENOTDIR, "found a file, expected a folder", str(folder)
         )
-    for path in (folder / name for name in pages):
-        if obstacle := find_obstacle(path, PAGE):
-            raise FileExistsError(errno.EEXIST, obstacle, str(path))
-    for name in sorted(pages, key=lambda name: name == INDEX):
-        write_atomically(
-            folder / name, pages[name].encode("utf-8", "backslashreplace"), PAGE
-        )
+    for name in pages:
+        obstacle = find_obstacle(folder / name, PAGE)
+        if obstacle:
+            raise FileExistsError(errno.EEXIST, obstacle, str(folder / name))
+    index_last = sorted(pages, key=lambda name: name == INDEX)
+    for name in index_last:
+        content = pages[name].encode("utf-8", "backslashreplace")
+        write_atomically(folder / name, content, PAGE)

@@ -51,6 +51,9 @@ RECENT_DAYS = 14
 MOST_CHANGES = 10
 """Limit of listed recent changes."""
 
+MOST_LINKS = 3
+"""Limit of linked configurations for each piece of advice."""
+
 OLD = timedelta(hours=36)
 """Age of the newest session from which the page warns."""
 
@@ -109,10 +112,7 @@ def render_site(
     `compared` contains the name of the comparison page of each configuration that
     failed after a good run; the caller renders these pages (`render_sides`).
     """
-    entries = [
-        _PageEntry(row, *_choose_badge(row), name_page(row.configuration))
-        for row in fleet.rows
-    ]
+    entries = [_make_entry(row) for row in fleet.rows]
     environment = make_environment()
     style = read_asset("style.css")
     script = read_asset("script.js")
@@ -126,29 +126,24 @@ def render_site(
         "place": fleet.location,
         "now": _format_timestamp(facts.now),
     }
-    template = environment.get_template("nights.html")
+    configuration_template = environment.get_template("nights.html")
     for entry in entries:
-        yield (
-            f"{CONFIGURATIONS}/{entry.page}",
-            template.render(
-                **common, **_describe_page(entry, compared, fleet.location)
-            ),
-        )
-    yield (
-        INDEX,
-        environment.get_template("fleet.html").render(
-            **common, **_describe_fleet(fleet, entries, facts)
-        ),
-    )
+        values = _describe_page(entry, compared, fleet.location)
+        page = configuration_template.render(**common, **values)
+        yield f"{CONFIGURATIONS}/{entry.page}", page
+    index_template = environment.get_template("fleet.html")
+    values = _describe_fleet(fleet, entries, facts)
+    yield INDEX, index_template.render(**common, **values)
 
 
-def _choose_badge(row: FleetRow) -> tuple[tuple[str, ...], Badge]:
-    """Return the colours of all days, and the badge of the last verdict."""
+def _make_entry(row: FleetRow) -> _PageEntry:
+    """Build an entry; its badge shows the last verdict, or NO_RUN if not current."""
     colours = tuple(map(_choose_day_colour, row.verdicts))
     word = row.verdicts[-1].verdict
-    return colours, Badge(
-        colours[-1], SYMBOLS.get(word, "!"), word
-    ) if row.current else NO_RUN
+    badge = NO_RUN
+    if row.current:
+        badge = Badge(colours[-1], SYMBOLS.get(word, "!"), word)
+    return _PageEntry(row, colours, badge, name_page(row.configuration))
 
 
 def _choose_day_colour(verdict: StoredVerdict) -> str:
@@ -167,27 +162,25 @@ def _describe_fleet(
 ) -> dict[str, Any]:
     """Return the template values of the index page."""
     ordered = sorted(entries, key=_rank)
-    counts = Counter(entry.badge.colour for entry in entries)
+    count_by_colour = Counter(entry.badge.colour for entry in entries)
+    counts = [
+        (colour, count_by_colour[colour])
+        for colour in COLOURS
+        if count_by_colour[colour]
+    ]
+    count_by_word = Counter(entry.badge.word for entry in ordered)
     columns = {day: column for column, day in enumerate(fleet.days)}
     last_days = fleet.days[-CELLS:]
+    has_logged_mfu = any(row.verdicts[-1].mfu_logged for row in fleet.rows)
     return {
-        "title": ", ".join(
-            f"{counts[colour]} {colour}" for colour in COLOURS if counts[colour]
-        ),
-        "counts": [(colour, counts[colour]) for colour in COLOURS if counts[colour]],
-        "words": [
-            f"{number} {word}"
-            for word, number in Counter(entry.badge.word for entry in ordered).items()
-        ],
+        "title": ", ".join(f"{count} {colour}" for colour, count in counts),
+        "counts": counts,
+        "words": [f"{count} {word}" for word, count in count_by_word.items()],
         "cautions": list(_list_cautions(fleet, facts.now)),
         "next_steps": _list_advice(ordered),
         **_list_recent_changes(entries, fleet.session.started),
         "columns": COLUMNS,
-        "mfu": MFU_LOGGED
-        if any(
-            verdict.mfu_logged for row in fleet.rows for verdict in row.verdicts[-1:]
-        )
-        else "",
+        "mfu": MFU_LOGGED if has_logged_mfu else "",
         "days": last_days,
         "span": f"{formatting.count_noun(len(fleet.days), 'day')}, {fleet.days[0]} to {fleet.days[-1]}",
         "legend": [(SYMBOLS[word], word, colour) for word, colour in LEGEND],
@@ -227,17 +220,20 @@ def _rank(entry: _PageEntry) -> tuple[int, int, float, str]:
 
 
 def _list_cautions(fleet: FleetDays, now: datetime) -> Iterator[str]:
-    yield from [fleet.future] if fleet.future else []
+    """Yield the warnings of the index page: omitted, damaged and old sessions."""
+    if fleet.future:
+        yield fleet.future
     yield from fleet.damaged
     age = now - fleet.session.started
     if age > OLD:
         yield f"the newest session of this history started {formatting.format_age(age)} ago: these pages are out of date"
-    old = sum(not row.current for row in fleet.rows)
-    if old:
-        yield f"{formatting.count_noun(old, 'configuration')} without a verdict of the newest sessions"
+    not_current = sum(not row.current for row in fleet.rows)
+    if not_current:
+        yield f"{formatting.count_noun(not_current, 'configuration')} without a verdict of the newest sessions"
 
 
 def _describe_entry(entry: _PageEntry) -> dict[str, Any]:
+    """Return the template values of a configuration: name, badge and link."""
     page = f"{CONFIGURATIONS}/{entry.page}"
     verdict = entry.row.verdicts[-1]
     last = "" if entry.row.current else f"{verdict.day} {verdict.verdict}"
@@ -252,27 +248,26 @@ def _describe_entry(entry: _PageEntry) -> dict[str, Any]:
 def _list_cells(entry: _PageEntry) -> list[tuple[str, str]]:
     """Return the texts of the table cells, each with its sort value."""
     row = entry.row
-    change, last = _find_last_change(row), row.verdicts[-1]
-    seconds = next(
-        (value for value in reversed(row.seconds) if value is not None), None
-    )
-    measured = next(
-        (verdict for verdict in reversed(row.verdicts) if verdict.counts), last
-    )
+    change = _find_last_change(row)
+    change_text, change_value = "-", None
+    if change:
+        change_text = f"{format_change(change.difference)} {change.started:%Y-%m-%d}"
+        change_value = change.difference
+    step_times = [seconds for seconds in row.seconds if seconds is not None]
+    seconds = step_times[-1] if step_times else None
+    # The last valid run, else the last verdict.
+    valid = [verdict for verdict in row.verdicts if verdict.counts]
+    measured = valid[-1] if valid else row.verdicts[-1]
     return [
-        (format_change(row.total), "" if row.total is None else f"{row.total:.6g}"),
-        (
-            f"{format_change(change.difference)} {change.started:%Y-%m-%d}"
-            if change
-            else "-",
-            f"{change.difference:.6g}" if change else "",
-        ),
-        (
-            formatting.format_seconds(seconds),
-            "" if seconds is None else f"{seconds:.6g}",
-        ),
-        (_format_mfu(measured), "" if measured.mfu is None else f"{measured.mfu:.6g}"),
+        (format_change(row.total), _format_sort_value(row.total)),
+        (change_text, _format_sort_value(change_value)),
+        (formatting.format_seconds(seconds), _format_sort_value(seconds)),
+        (_format_mfu(measured), _format_sort_value(measured.mfu)),
     ]
+
+
+def _format_sort_value(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def _find_last_change(row: FleetRow) -> LevelChange | None:
@@ -292,29 +287,29 @@ def _list_days(
             yield None
             continue
         verdict, colour = by_day[day]
+        text = f"{day} {verdict.verdict} {_format_day_difference(verdict)}"
         yield {
             "day": f"{day}",
             "colour": colour,
             "sign": SYMBOLS.get(verdict.verdict, "!"),
-            "text": f"{day} {verdict.verdict} {_format_day_difference(verdict)}".removesuffix(
-                " -"
-            ),
+            "text": text.removesuffix(" -"),  # an unknown difference
         }
 
 
 def _format_day_difference(verdict: StoredVerdict) -> str:
-    difference = verdict.log_difference if verdict.counts else None
-    return formatting.format_difference(
-        None if difference is None else formatting.compute_bounded_exp(difference)
-    )
+    """Format the difference from the baseline; `-` if it is unknown or not valid."""
+    if not verdict.counts or verdict.log_difference is None:
+        return formatting.format_difference(None)
+    ratio = formatting.compute_bounded_exp(verdict.log_difference)
+    return formatting.format_difference(ratio)
 
 
 def _format_mfu(verdict: StoredVerdict) -> str:
-    return (
-        "-"
-        if verdict.mfu is None or not verdict.counts
-        else f"{verdict.mfu * 100:.1f}{'*' * verdict.mfu_logged}"
-    )
+    """Format an MFU: `41.5`, with `*` if it was logged; `-` if unknown or not valid."""
+    if verdict.mfu is None or not verdict.counts:
+        return "-"
+    mark = "*" if verdict.mfu_logged else ""
+    return f"{verdict.mfu * 100:.1f}{mark}"
 
 
 def _list_advice(ordered: Sequence[_PageEntry]) -> list[dict[str, Any]]:
@@ -325,18 +320,20 @@ def _list_advice(ordered: Sequence[_PageEntry]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[_PageEntry]] = {}
     for entry in ordered:
         if entry.badge.colour in ("red", "unclear"):
-            groups.setdefault(
-                (entry.badge.word, entry.row.verdicts[-1].reason), []
-            ).append(entry)
-    return [
-        {
-            "reason": f"{word} ({reason})",
-            "links": [_describe_entry(entry) for entry in group[:3]],
-            "more": len(group[3:]),
-            "advice": _advise(group[0].row, LAST_GOOD),
-        }
-        for (word, reason), group in list(groups.items())[:MOST_ADVICE]
-    ]
+            key = (entry.badge.word, entry.row.verdicts[-1].reason)
+            groups.setdefault(key, []).append(entry)
+    advice = []
+    for (word, reason), group in list(groups.items())[:MOST_ADVICE]:
+        linked, not_linked = group[:MOST_LINKS], group[MOST_LINKS:]
+        advice.append(
+            {
+                "reason": f"{word} ({reason})",
+                "links": [_describe_entry(entry) for entry in linked],
+                "more": len(not_linked),
+                "advice": _advise(group[0].row, LAST_GOOD),
+            }
+        )
+    return advice
 
 
 def _advise(row: FleetRow, slower: str) -> str:
@@ -368,18 +365,25 @@ def _list_recent_changes(
     recent = [
         (change, entry) for change, entry in changes if change.acknowledged is None
     ]
-    recent.sort(
-        key=lambda pair: (pair[0].started.date(), abs(pair[0].difference)), reverse=True
-    )
-    count = len(changes) - len(recent)
+
+    # Of one day, the largest change first.
+    def rank(pair: tuple[LevelChange, _PageEntry]) -> tuple[date, float]:
+        change, _ = pair
+        return change.started.date(), abs(change.difference)
+
+    recent.sort(key=rank, reverse=True)
+    acknowledged = len(changes) - len(recent)
+    note = ""
+    if acknowledged:
+        note = (
+            f"{formatting.count_noun(acknowledged, 'acknowledged change')} not listed"
+        )
     return {
         "changes": [
             {**_describe_entry(entry), "text": phrase(change)}
             for change, entry in recent[:MOST_CHANGES]
         ],
-        "acknowledged": f"{formatting.count_noun(count, 'acknowledged change')} not listed"
-        if count
-        else "",
+        "acknowledged": note,
     }
 
 
@@ -391,32 +395,31 @@ def _describe_page(
 ) -> dict[str, Any]:
     """Return the template values of the page of one configuration."""
     row, last = entry.row, entry.row.verdicts[-1]
-    good = row.last_good
-    link = compared.get(row.configuration)
+    advice = ""
+    if entry.colours[-1] in ("red", "unclear"):
+        advice = _advise(row, SINCE_LAST_GOOD)
+    last_good = row.last_good
+    good_day, command = "", ""
+    comparison_page = compared.get(row.configuration)
+    if last_good:
+        seconds = formatting.format_seconds(last_good.run_seconds)
+        good_day = f"{last_good.day}, {seconds}"
+        if comparison_page:
+            command = f"llmbench compare {last_good.day} {last.day} --history {shlex.quote(location)}"
+    newest_first = zip(reversed(row.verdicts), reversed(entry.colours), strict=True)
     return {
         "entry": _describe_entry(entry),
         "text": last.text,
-        "advice": _advise(row, SINCE_LAST_GOOD)
-        if entry.colours[-1] in ("red", "unclear")
-        else "",
+        "advice": advice,
         "back": f"../{INDEX}",
-        "good": f"{good.day}, {formatting.format_seconds(good.run_seconds)}"
-        if good
-        else "",
-        "command": f"llmbench compare {good.day} {last.day} --history {shlex.quote(location)}"
-        if link and good
-        else "",
-        "compare": f"../{COMPARISONS}/{link}" if link else "",
+        "good": good_day,
+        "command": command,
+        "compare": f"../{COMPARISONS}/{comparison_page}" if comparison_page else "",
         "facts_of_night": list(_list_facts(row, last)),
         "chart_of_nights": _draw(row),
         "anchor": name_anchor(row.configuration),
         "changes": [_list_change(change) for change in reversed(row.changes)],
-        "nights": [
-            _describe_day(verdict, colour)
-            for verdict, colour in zip(
-                reversed(row.verdicts), reversed(entry.colours), strict=True
-            )
-        ],
+        "nights": [_describe_day(verdict, colour) for verdict, colour in newest_first],
     }
 
 
@@ -448,47 +451,47 @@ def _draw(row: FleetRow) -> Chart | None:
         )
         for verdict, seconds in zip(row.verdicts, row.seconds, strict=True)
     ]
-    counted = [
+    # `first_run` counts only the days with a step time; the chart shows all days.
+    timed_days = [
         index for index, seconds in enumerate(row.seconds) if seconds is not None
     ]
     changes = [
         DrawnChange(
-            counted[change.first_run],
+            timed_days[change.first_run],
             f"{change.started:%Y-%m-%d}",
             change.difference,
             change.acknowledged is not None,
         )
         for change in row.changes
-        if change.first_run < len(counted)
+        if change.first_run < len(timed_days)
     ]
     return draw_days(days, changes, "chart")
 
 
 def _list_change(change: LevelChange) -> tuple[str, ...]:
-    """Return the cells of a level change."""
+    """Return the cells: day, kind, difference, interval, environment and state."""
+    environment = [
+        f"{name}: {before} to {after}" for name, before, after in change.environment
+    ]
     return (
         f"{change.started:%Y-%m-%d}",
         f"{change.kind}",
         format_change(change.difference),
         f"{format_change(change.low)} to {format_change(change.high)}",
-        "; ".join(
-            f"{name}: {before} to {after}" for name, before, after in change.environment
-        )
-        or "no known change",
+        "; ".join(environment) or "no known change",
         _describe_state(change),
     )
 
 
 def _describe_state(change: LevelChange) -> str:
+    """Describe if a change persists and is acknowledged."""
     if not change.stands:
         return "reverted since"
     if change.acknowledged is not None:
         return f"acknowledged {_describe_acknowledged(change.acknowledged)}"
-    return (
-        f"persists; was acknowledged {_describe_acknowledged(change.expired)}"
-        if change.expired
-        else "persists"
-    )
+    if change.expired:
+        return f"persists; was acknowledged {_describe_acknowledged(change.expired)}"
+    return "persists"
 
 
 def _describe_acknowledged(entry: Acknowledgement) -> str:

@@ -39,8 +39,9 @@ def draw_strip(row: FleetRow, colours: Sequence[str], day_columns: Columns) -> s
     configurations needs 1,400 elements instead of 125,000.
     """
     width = max(len(day_columns), FEWEST_COLUMNS)
-    first = width - len(day_columns)
-    columns = [first + day_columns[verdict.day] for verdict in row.verdicts]
+    # A few days are drawn at the right edge.
+    empty_columns = width - len(day_columns)
+    columns = [empty_columns + day_columns[verdict.day] for verdict in row.verdicts]
     root = Element("svg", _list_attributes(row, colours, width))
     lines = "".join(_draw_line(columns, row.seconds))
     if lines:
@@ -82,23 +83,29 @@ def _list_attributes(
 def describe_strip(row: FleetRow, colours: Sequence[str]) -> str:
     """Return the text alternative: `90 days: 2 red, 88 green; 7.325 s to 7.950 s`."""
     counts = Counter(colours)
-    parts = [f"{counts[colour]} {colour}" for colour in HEIGHTS if counts[colour]]
-    values = [value for value in row.seconds if value is not None]
-    span = (
-        f"; {formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
-        if values
-        else ""
-    )
-    return (
-        f"{formatting.count_noun(len(row.verdicts), 'day')}: {', '.join(parts)}{span}"
-    )
+    by_colour = [f"{counts[colour]} {colour}" for colour in HEIGHTS if counts[colour]]
+    days = formatting.count_noun(len(row.verdicts), "day")
+    description = f"{days}: {', '.join(by_colour)}"
+    step_times = [seconds for seconds in row.seconds if seconds is not None]
+    if step_times:
+        shortest = formatting.format_seconds(min(step_times))
+        longest = formatting.format_seconds(max(step_times))
+        description += f"; {shortest} to {longest}"
+    return description
 
 
 def _draw_boxes(columns: Sequence[int], height: int) -> Iterator[str]:
     """Yield the path of a box for each group of adjacent columns."""
-    for _, group in groupby(enumerate(columns), key=lambda pair: pair[1] - pair[0]):
+
+    # Within a group, column and index grow together: their difference is constant.
+    def subtract_index(pair: tuple[int, int]) -> int:
+        index, column = pair
+        return column - index
+
+    for _, group in groupby(enumerate(columns), key=subtract_index):
         adjacent = [column for _, column in group]
-        yield f"M{adjacent[0]} {HEIGHT}v-{height}h{len(adjacent)}v{height}z"
+        left, width = adjacent[0], len(adjacent)
+        yield f"M{left} {HEIGHT}v-{height}h{width}v{height}z"
 
 
 def _draw_line(
@@ -112,18 +119,20 @@ def _draw_line(
     ]
     if not points:
         return
-    middle = statistics.median(value for _, value in points)
-    clipped = [min(max(value, middle / BEYOND), middle * BEYOND) for _, value in points]
+    median = statistics.median(value for _, value in points)
+    clipped = [min(max(value, median / BEYOND), median * BEYOND) for _, value in points]
     low, high = min(clipped), max(clipped)
     # At least 2 %, so that noise does not fill the drawing.
-    span = max(high - low, 0.02 * middle)
+    span = max(high - low, 0.02 * median)
     centre = (low + high) / 2
     last_x, last_y = 0.0, 0.0
     for index, ((column, _), value) in enumerate(zip(points, clipped, strict=True)):
-        x = column + 0.5
+        x = column + 0.5  # the middle of the column
         y = round((TOP + BOTTOM) / 2 - (value - centre) / span * (BOTTOM - TOP), 1)
-        # Relative coordinates are shorter than absolute ones.
-        yield f"M{x:g} {y:g}" if index == 0 else f"l{x - last_x:g} {y - last_y:.3g}"
+        if index == 0:
+            yield f"M{x:g} {y:g}"
+        else:  # relative coordinates, which are shorter
+            yield f"l{x - last_x:g} {y - last_y:.3g}"
         last_x, last_y = x, y
     if len(points) == 1:
-        yield "h.1"
+        yield "h.1"  # a line without length is not drawn
