@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BytesIO, StringIO
 from pathlib import Path
@@ -59,11 +59,12 @@ def export(store: StoreLocation, arguments: argparse.Namespace) -> Output:
     kind = arguments.format or _choose_format(output)
     if kind == "parquet":
         _require_parquet(output)
-    if (
-        output
+    would_replace_history = (
+        output is not None
         and store.file
         and os.path.realpath(output) == os.path.realpath(store.file)
-    ):
+    )
+    if would_replace_history:
         raise HistoryError(
             f"-o {output}: this file is the history and would be replaced: give another file name"
         )
@@ -92,9 +93,8 @@ def export(store: StoreLocation, arguments: argparse.Namespace) -> Output:
         raise HistoryError(
             f"{output}: cannot be written: {error.strerror or error}"
         ) from None
-    return Output(
-        f"{formatting.count_noun(sum(part.verdicts for part in parts), 'verdict')} written to {output}"
-    )
+    verdicts = sum(part.verdicts for part in parts)
+    return Output(f"{formatting.count_noun(verdicts, 'verdict')} written to {output}")
 
 
 def _choose_format(output: Path | None) -> str:
@@ -104,6 +104,7 @@ def _choose_format(output: Path | None) -> str:
 
 
 def _require_parquet(output: Path | None) -> None:
+    """Raise HistoryError without pyarrow, or without an output file."""
     import importlib.util
 
     if importlib.util.find_spec("pyarrow") is None:
@@ -137,13 +138,13 @@ def _read(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[Rows]
     from pytest_llmbench.history.batches import flatten_metrics
     from pytest_llmbench.history.queries import list_columns, list_everything
 
-    numbers = {name for name, kind in list_columns().items() if kind is not str}
+    # Only texts may contain secrets.
+    not_texts = {name for name, kind in list_columns().items() if kind is not str}
     for part in parts:
-        rows = redact_values(list_everything(store, part.sessions), KEPT | numbers)
+        rows = redact_values(list_everything(store, part.sessions), KEPT | not_texts)
         for row in rows:
-            row.update(
-                {name: row[name].isoformat() if row[name] else None for name in TIMES}
-            )
+            for name in TIMES:
+                row[name] = row[name].isoformat() if row[name] else None
             row.update(flatten_metrics(row.pop("metrics")))
         yield rows
 
@@ -158,46 +159,37 @@ def _format(
     if kind == "csv":
         yield from _format_csv(store, parts)
         return
-    opening, separator, closing = (
-        ("", "\n", "\n") if kind == "jsonl" else ("[\n ", ",\n ", "\n]\n")
-    )
-    prefix = opening
+    if kind == "jsonl":
+        prefix, separator, closing, empty = "", "\n", "\n", "\n"
+        format_row: Callable[[dict[str, Any]], str] = json.dumps
+    else:
+        prefix, separator, closing, empty = "[\n ", ",\n ", "\n]\n", "[]\n"
+        format_row = _format_indented
     for rows in _read(store, parts):
-        texts = [
-            json.dumps(row) if kind == "jsonl" else json.dumps(row, indent=1)
-            for row in rows
-        ]
-        lines = (
-            separator.join(texts)
-            if kind == "jsonl"
-            else separator.join(_indent(text) for text in texts)
-        )
-        yield f"{prefix}{lines}"
+        yield prefix + separator.join(map(format_row, rows))
         prefix = separator
-    yield closing if parts else ("\n" if kind == "jsonl" else "[]\n")
+    yield closing if parts else empty
 
 
-def _indent(text: str) -> str:
-    return text.replace("\n", "\n ")
+def _format_indented(row: dict[str, Any]) -> str:
+    """Format a row as indented JSON inside a list."""
+    return json.dumps(row, indent=1).replace("\n", "\n ")
 
 
 def _format_csv(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[str]:
     """Yield the rows as CSV text, one part at a time."""
     columns = _find_columns(store, parts)
-    text = StringIO()
-    table = csv.writer(text, lineterminator="\n")
+    buffer = StringIO()
+    table = csv.writer(buffer, lineterminator="\n")
     table.writerow(columns)
     for rows in _read(store, parts):
-        table.writerows(
-            zip(
-                *(_list_cells(rows, name, kind) for name, kind in columns.items()),
-                strict=True,
-            )
-        )
-        yield text.getvalue()
-        text.seek(0)
-        text.truncate()
-    yield text.getvalue()
+        cells = [_list_cells(rows, name, kind) for name, kind in columns.items()]
+        table.writerows(zip(*cells, strict=True))
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+    # The header of a table without rows; else empty.
+    yield buffer.getvalue()
 
 
 def _find_columns(store: StoreLocation, parts: Sequence[SessionBatch]) -> Columns:
@@ -212,7 +204,7 @@ def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
     """Return the values of a column.
 
     Lists and dictionaries are encoded as JSON, except the step times, which stay lists
-    with NaN for missing values.
+    with NaN for missing values. `kind` is the type of the values.
     """
     from pytest_llmbench.history.queries import NESTED
 
@@ -220,13 +212,15 @@ def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
     if kind is float:
         return [None if value is None else float(value) for value in values]
     if name == STEPS:
-        return [
-            [math.nan if value is None else value for value in steps]
-            if None in steps
-            else steps
-            for steps in values
-        ]
+        return list(map(_replace_missing, values))
     return map(json.dumps, values) if name in NESTED else values
+
+
+def _replace_missing(step_times: list[float | None]) -> Sequence[float | None]:
+    """Replace None by NaN."""
+    if None not in step_times:  # the usual case, without a copy
+        return step_times
+    return [math.nan if seconds is None else seconds for seconds in step_times]
 
 
 # --- Parquet --------------------------------------------------------------------------
@@ -258,6 +252,7 @@ def _write_parquet(
 
 
 def _make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+    """Make the array of a column; ISO texts become timestamps."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.text import wrap
-from pytest_llmbench.tools.command_line import Output, Subparsers, print_to_stdout
+from pytest_llmbench.tools.command_line import (
+    WIDTH,
+    Output,
+    Subparsers,
+    print_to_stdout,
+)
 from pytest_llmbench.tools.history_options import (
     LARGEST_COUNT,
     add_history_option,
@@ -162,9 +167,8 @@ def add(commands: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> Output:
     """Run a command of `llmbench history`."""
     writes = arguments.action in ("prune", "add")
-    adds = (
-        arguments.action == "add"
-    )  # `_add` itself reports sessions dated in the future
+    adds = arguments.action == "add"
+    # `_add` itself reports sessions dated in the future.
     store = locate_history(
         arguments.history, writes=writes, creates=adds, reports_future=not adds
     )
@@ -189,32 +193,36 @@ def parse_days(text: str) -> timedelta:
 
     Raises ValueError.
     """
+    match = re.fullmatch(
+        r"(?P<number>\d{1,6}(?:\.\d{1,6})?)\s*(?P<unit>[a-z]+)", text, re.ASCII
+    )
+    unit = match["unit"] if match else ""
     # `m` is ambiguous (minutes or months), so a command that deletes refuses it.
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([a-z]+)", text, re.ASCII)
-    unit = match[2] if match else ""
     if unit in MINUTES_OR_HOURS:
         raise ValueError(
             f"the unit {unit!r} is shorter than a day or ambiguous: write 30d, 4w, 1mo (a month) or 1y"
         )
-    if not match or unit not in DAYS or float(match[1]) == 0:
+    if not match or unit not in DAYS or float(match["number"]) == 0:
         raise ValueError(
             "expected a number above 0 with d, w, mo (months) or y, such as 400d"
         )
-    days = float(match[1]) * DAYS[unit]
+    days = float(match["number"]) * DAYS[unit]
     if days > LARGEST_COUNT:
         raise ValueError(f"expected at most {LARGEST_COUNT:,} days")
     return timedelta(days=days)
 
 
-def _convert(convert: Callable[[str], Parsed], text: str) -> Parsed:
+def _convert(parse: Callable[[str], Parsed], text: str) -> Parsed:
+    """Parse a text. Raises ArgumentTypeError, which argparse shows to the user."""
     try:
-        return convert(text)
+        return parse(text)
     except (ValueError, OverflowError) as error:
         raise argparse.ArgumentTypeError(f"found {text!r}: {error}") from None
 
 
 def _parse_words(text: str) -> str:
-    if set(text) & set("()"):
+    """Return the value of -k unchanged; refuse parentheses."""
+    if "(" in text or ")" in text:
         raise argparse.ArgumentTypeError(
             f"found {text!r}, expected words with and, or, not, and no parentheses"
         )
@@ -230,12 +238,9 @@ def _list(store: StoreLocation, arguments: argparse.Namespace) -> str:
 
     rows = list_runs(store, arguments.k, arguments.since, arguments.limit)
     if not rows:
-        chosen = arguments.k or arguments.since
-        hint = (
-            "no run matches -k and --since; leave them out to list all runs"
-            if chosen
-            else "it contains no run"
-        )
+        hint = "it contains no run"
+        if arguments.k or arguments.since:
+            hint = "no run matches -k and --since; leave them out to list all runs"
         raise HistoryError(f"{store.shown}: {hint}")
     lines = []
     for configuration, runs in groupby(rows, key=lambda row: row.configuration):
@@ -244,26 +249,28 @@ def _list(store: StoreLocation, arguments: argparse.Namespace) -> str:
 
 
 def _format_run(row: ListedRun) -> str:
+    """Format a run: number, start, verdict, step time, difference and job."""
     started = f"{row.started:%Y-%m-%d %H:%M}" if row.started else "start unknown"
-    seconds, difference = row.step_time_seconds, row.log_difference
-    change = formatting.format_difference(
-        formatting.compute_bounded_exp(difference) if difference is not None else None
-    )
-    numbers = f"{row.number:>7}  {started:<16}  {row.verdict:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
-    return formatting.escape(f"{numbers}  {'job ' if row.job_id else ''}{row.job_id}")[
-        :79
-    ].rstrip()
+    seconds = formatting.format_seconds(row.step_time_seconds)
+    ratio = None
+    if row.log_difference is not None:
+        ratio = formatting.compute_bounded_exp(row.log_difference)
+    difference = formatting.format_difference(ratio)
+    job = f"job {row.job_id}" if row.job_id else ""
+    line = f"{row.number:>7}  {started:<16}  {row.verdict:<14} {seconds:>9} {difference:>8}  {job}"
+    return formatting.escape(line)[:WIDTH].rstrip()
 
 
 def _show(store: StoreLocation, arguments: argparse.Namespace) -> str:
+    """Format everything stored about a run, wrapped."""
     from pytest_llmbench.history.queries import list_verdicts
 
     rows = list_verdicts(store, arguments.run)
-    lines = [
-        wrap(formatting.escape(line), rest=" " * 21, whole_words=True)
-        for line in _list_lines(rows)
-    ]
-    return "\n".join(line for wrapped in lines for line in wrapped)
+    lines: list[str] = []
+    for line in _list_lines(rows):
+        # Continuation lines begin below the values, after the 18 columns of a name.
+        lines += wrap(formatting.escape(line), rest=" " * 21, whole_words=True)
+    return "\n".join(lines)
 
 
 def _list_lines(rows: Sequence[StoredEntry]) -> Iterator[str]:
@@ -274,28 +281,20 @@ def _list_lines(rows: Sequence[StoredEntry]) -> Iterator[str]:
     last = rows[-1]
     yield last.configuration
     yield _format_run(last)
-    yield from (
-        f"  {name:<18} {getattr(last, name)}"
-        for name in TEXTS
-        if getattr(last, name) not in ("", None)
-    )
+    for name in TEXTS:
+        value = getattr(last, name)
+        if value not in ("", None):
+            yield f"  {name:<18} {value}"
     yield f"  {'window':<18} {last.statistic.replace('_', ' ')} of steps {last.first_step} to {last.last_step}"
-    yield from (
-        f"  {name:<18} {seconds}"
-        for name, seconds in (
-            ("expected_seconds", last.expected_seconds),
-            ("bound_seconds", last.bound_seconds),
-        )
-        if seconds is not None
-    )
-    for name, (value, deviation) in last.metrics.items():
-        yield f"  {name:<30} {value}" + (
-            "" if deviation is None else f" (sd {deviation:.6g})"
-        )
-    yield from (
-        f"  {f'environment {name}':<30} {value}"
-        for name, value in last.environment.items()
-    )
+    for name in ("expected_seconds", "bound_seconds"):
+        seconds = getattr(last, name)
+        if seconds is not None:
+            yield f"  {name:<18} {seconds}"
+    for name, (mean, deviation) in last.metrics.items():
+        suffix = "" if deviation is None else f" (sd {deviation:.6g})"
+        yield f"  {name:<30} {mean}{suffix}"
+    for name, text in last.environment.items():
+        yield f"  {f'environment {name}':<30} {text}"
     yield f"  {'nodes':<18} {formatting.fold_nodes(last.nodes) or '?'}"
     yield f"  {'logs':<18} {', '.join(last.log_fingerprints)}"
     yield f"  {'steps (seconds)':<18} {', '.join(map(str, last.step_seconds))}"
@@ -303,7 +302,8 @@ def _list_lines(rows: Sequence[StoredEntry]) -> Iterator[str]:
         commit = f", commit {row.git_commit}" if row.git_commit else ""
         yield f"  judged {row.judged:%Y-%m-%d %H:%M} {row.verdict} on {row.host}, {row.program}{commit}"
         yield f"    session {row.session}"
-        yield from ([f"    {row.ci_url}"] if row.ci_url else [])
+        if row.ci_url:
+            yield f"    {row.ci_url}"
         yield from (f"    sha256 {digest or 'not known'}" for digest in row.log_sha256)
 
 
@@ -323,12 +323,17 @@ def _prune(store: StoreLocation, arguments: argparse.Namespace) -> str:
     before = datetime.now(UTC) - arguments.keep if arguments.keep else None
     extent = measure_extent(store, before, future=arguments.future)
     if not extent.sessions:
-        old = [f"from before {before:%Y-%m-%d}"] if before else []
-        late = ["that begins later than now"] if arguments.future else []
-        return f"nothing to remove: no session {' or '.join([*old, *late])}"
+        criteria = []
+        if before:
+            criteria.append(f"from before {before:%Y-%m-%d}")
+        if arguments.future:
+            criteria.append("that begins later than now")
+        return f"nothing to remove: no session {' or '.join(criteria)}"
     remove = partial(prune, store, before, future=arguments.future)
-    counts, days = _format_counts(remove(dry_run=True)), _format_extent(extent)
-    removal, in_one_line = f"{counts}\n  {days}", f"{counts}, {days}"
+    counts = _format_counts(remove(dry_run=True))
+    days = _format_extent(extent)
+    removal = f"{counts}\n  {days}"
+    in_one_line = f"{counts}, {days}"
     if arguments.dry_run:
         return f"would remove {removal}"
     if not extent.stay:
@@ -341,6 +346,7 @@ def _prune(store: StoreLocation, arguments: argparse.Namespace) -> str:
 
 
 def _format_counts(removed: Mapping[str, int]) -> str:
+    """Format counts by plural noun: `{"sessions": 1, "runs": 2}` is `1 session, 2 runs`."""
     return ", ".join(
         formatting.count_noun(count, name.removesuffix("s"))
         for name, count in removed.items()
@@ -351,11 +357,13 @@ def _format_extent(extent: Extent) -> str:
     """Format the deleted days: `of 2025-01-01 to 2025-03-02; 30 sessions stay`."""
     if extent.oldest is None or extent.newest is None:
         return "without dates"
-    days = list(
-        dict.fromkeys(f"{day:%Y-%m-%d}" for day in (extent.oldest, extent.newest))
-    )
-    remaining = f"{formatting.count_noun(extent.stay, 'session')} {'stays' if extent.stay == 1 else 'stay'}"
-    return f"of {' to '.join(days)}; {remaining}"
+    days = f"{extent.oldest:%Y-%m-%d}"
+    newest_day = f"{extent.newest:%Y-%m-%d}"
+    if newest_day != days:
+        days += f" to {newest_day}"
+    verb = "stays" if extent.stay == 1 else "stay"
+    remaining = f"{formatting.count_noun(extent.stay, 'session')} {verb}"
+    return f"of {days}; {remaining}"
 
 
 def _confirm(question: str) -> bool:
@@ -372,15 +380,15 @@ def _add(store: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.record import write
     from pytest_llmbench.session.unsaved import read_unsaved
 
+    # Read all files before the first is stored, because an invalid file raises an error.
     records = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0
     for path, record in records:
         verdicts = write(store, record)
         added += verdicts
-        print_to_stdout(
-            f"{path}: {formatting.count_noun(verdicts, 'verdict')} stored"
-            if verdicts
-            else f"{path}: already stored"
-        )
+        result = "already stored"
+        if verdicts:
+            result = f"{formatting.count_noun(verdicts, 'verdict')} stored"
+        print_to_stdout(f"{path}: {result}")
     print_future_sessions(store)
     return f"{formatting.count_noun(added, 'verdict')} added to {store.shown}; you can delete the files"
