@@ -56,6 +56,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _parse_day(text: str) -> date:
+    """Parse a day such as `2025-11-20`. Raises ArgumentTypeError."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -65,7 +66,7 @@ def _parse_day(text: str) -> date:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    """Run `llmbench nodes`."""
+    """Run `llmbench nodes`. The exit codes are those of EXIT_CODES."""
     from msgspec import convert, structs, to_builtins
 
     from pytest_llmbench.history.details import has_nodes
@@ -78,36 +79,35 @@ def _run(arguments: argparse.Namespace) -> Output:
     _refuse_history(arguments.json, store)
     now = datetime.now(UTC)
     acknowledged = find_acknowledged_file(arguments.acknowledged)
-    repaired = (
-        read_acknowledged(acknowledged, (), now.date(), allow_unknown=True).last_repair
-        if acknowledged
-        else None
-    )
-    since = max(filter(None, (arguments.since, repaired)), default=None)
-    # A history without nodes has no answer: do not compare a year of runs for it.
-    search = (
-        search_history(store, since)
-        if has_nodes(store)
-        else search_runs((), store.shown, since)
-    )
+    last_repair: date | None = None
+    if acknowledged:
+        last_repair = read_acknowledged(
+            acknowledged, (), now.date(), allow_unknown=True
+        ).last_repair
+    # The later of both days, if any is known.
+    since = max(filter(None, (arguments.since, last_repair)), default=None)
+    if has_nodes(store):
+        search = search_history(store, since)
+    else:
+        # A history without nodes has no answer: do not compare a year of runs for it.
+        search = search_runs((), store.shown, since)
     document = structs.replace(describe(search), searched=now.isoformat())
-    plain: dict[str, Any] = redact_values(to_builtins(document), KEPT)
-    problem = _write(plain, arguments.json)
-    redacted = convert(plain, NodesDocument)
+    redacted_values: dict[str, Any] = redact_values(to_builtins(document), KEPT)
+    problem = _write(redacted_values, arguments.json)
+    redacted_document = convert(redacted_values, NodesDocument)
     return Output(
-        format_text(redacted),
-        2 if problem else redacted.exit_code,
-        problem,
+        format_text(redacted_document),
+        code=2 if problem else redacted_document.exit_code,
+        stderr=problem,
         redacted=True,
     )
 
 
 def _refuse_history(output: Path | None, store: StoreLocation) -> None:
-    if (
-        output is not None
-        and store.file
-        and output.resolve() == Path(store.file).resolve()
-    ):
+    """Raise HistoryError if the output file is the history itself."""
+    if output is None or not store.file:
+        return
+    if output.resolve() == Path(store.file).resolve():
         raise HistoryError(
             f"--json {output}: this file is the history and would be replaced: give another file name"
         )

@@ -109,10 +109,10 @@ def add(commands: Subparsers) -> None:
 
 
 def _parse_window(text: str) -> Window:
-    first, dash, last = text.partition("-")
-    if not (
-        dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)
-    ):
+    """Parse a window such as `11-44`. Raises ArgumentTypeError."""
+    first, _, last = text.partition("-")
+    are_numbers = first.isdecimal() and last.isdecimal()
+    if not are_numbers or int(first) > int(last):
         raise argparse.ArgumentTypeError(
             f"found {text!r}, expected two step numbers such as 11-44"
         )
@@ -131,7 +131,6 @@ def _run(arguments: argparse.Namespace) -> Output:
     ingested = ingest(settings, catalog, now)
     catalog = add_tables(catalog, ingested.tables, settings)
     table_rows = make_rows(ingested, catalog, arguments.window, now)
-    code, skipped = 0 if table_rows else 1, format_skipped(ingested.ignored)
     if arguments.format == "csv":
         text = make_table(table_rows).to_csv(index=False).rstrip("\n")
     elif arguments.format == "json":
@@ -140,7 +139,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         )
     else:
         text = format_table(table_rows)
-    return Output(text, code, skipped, redacted=True)
+    code = 0 if table_rows else 1
+    return Output(text, code, stderr=format_skipped(ingested.ignored), redacted=True)
 
 
 # --- the table ------------------------------------------------------------------------
@@ -153,23 +153,20 @@ def make_rows(
 
     Uses the baseline's window if `window` is None. All values are redacted.
     """
-    unreadable = (
-        SummaryRow(
-            entry.id,
-            "",
-            "",
-            "",
-            None,
-            f"Unreadable: {entry.text}",
-            reason=str(entry.reason),
-            because=entry.text,
+    rows = [_make_row(run, catalog, window, now) for run in ingested.runs]
+    for entry in ingested.unreadable:
+        rows.append(
+            SummaryRow(
+                run=entry.id,
+                job_id="",
+                launcher="",
+                configuration="",
+                started=None,
+                status=f"Unreadable: {entry.text}",
+                reason=str(entry.reason),
+                because=entry.text,
+            )
         )
-        for entry in ingested.unreadable
-    )
-    rows = (
-        *(_make_row(run, catalog, window, now) for run in ingested.runs),
-        *unreadable,
-    )
     return tuple(SummaryRow(*map(redact_values, row)) for row in rows)
 
 
@@ -177,20 +174,18 @@ def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
     """Build a data frame with the columns COLUMNS, TEXTS and WHOLE_NUMBERS."""
     import pandas as pd
 
-    unknown = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(WHOLE_NUMBERS)}
-    cells = [
-        list(
-            map(
-                formatting.escape_values,
-                (*row[:-1], *{**unknown, **row.facts}.values()),
-            )
+    unknown_facts = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(WHOLE_NUMBERS)}
+    cells = []
+    for row in table_rows:
+        *values, facts = row
+        # In the order of `unknown_facts`, whatever the order of the known facts.
+        all_facts = {**unknown_facts, **facts}
+        cells.append(
+            list(map(formatting.escape_values, (*values, *all_facts.values())))
         )
-        for row in table_rows
-    ]
-    frame = pd.DataFrame(cells, columns=[*COLUMNS, *unknown])
-    return frame.astype(
-        dict.fromkeys(WHOLE_NUMBERS, "Int64")
-    )  # pandas would turn an integer column with gaps into floats
+    frame = pd.DataFrame(cells, columns=[*COLUMNS, *unknown_facts])
+    # pandas would turn an integer column with gaps into floats.
+    return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))
 
 
 def format_table(table_rows: Sequence[SummaryRow]) -> str:
@@ -225,17 +220,16 @@ def format_table(table_rows: Sequence[SummaryRow]) -> str:
         ],
         "Framework": [row.facts.get("framework") or "-" for row in table_rows],
     }
-    attempts = [
-        f"{name.strip()}: attempt {row.attempts}"
-        for name, row in zip(names, table_rows, strict=True)
-        if row.attempts
-    ]
-    drifts = [
-        f"{name.strip()}: drift: {formatting.format_difference(1 + row.drift)} from the first to the last step of "
-        f"{row.window}"
-        for name, row in zip(names, table_rows, strict=True)
-        if row.drift is not None
-    ]
+    attempts: list[str] = []
+    drifts: list[str] = []
+    for name, row in zip(names, table_rows, strict=True):
+        if row.attempts:
+            attempts.append(f"{name.strip()}: attempt {row.attempts}")
+        if row.drift is not None:
+            change = formatting.format_difference(1 + row.drift)
+            drifts.append(
+                f"{name.strip()}: drift: {change} from the first to the last step of {row.window}"
+            )
     table = pd.DataFrame(columns).to_string(
         index=False, justify="right", max_colwidth=None
     )
@@ -247,11 +241,10 @@ def _format_number(value: float | None, digits: int = 0) -> str:
 
 
 def _format_window(row: SummaryRow) -> str:
-    return (
-        f"{row.window} (last half)"
-        if row.window_from == "last-half"
-        else row.window or "-"
-    )
+    """Format the measured steps: `11-44`, `51-100 (last half)`, or `-` if unknown."""
+    if row.window_from == "last-half":
+        return f"{row.window} (last half)"
+    return row.window or "-"
 
 
 def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
@@ -259,38 +252,34 @@ def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
 
     Each line names only the first files.
     """
-    by_reason: dict[str, list[str]] = {}
+    if not ignored:
+        return ""
+    names_by_reason: dict[str, list[str]] = {}
     for file in ignored:
-        by_reason.setdefault(formatting.escape(file.reason), []).append(
-            formatting.escape(file.name)
-        )
-    lines = [
-        f"{formatting.join_first(names)}: {reason}"
-        for reason, names in by_reason.items()
-    ]
-    return (
-        "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines])
-        if ignored
-        else ""
-    )
+        reason = formatting.escape(file.reason)
+        names_by_reason.setdefault(reason, []).append(formatting.escape(file.name))
+    lines = [f"{formatting.count_noun(len(ignored), 'file')} skipped:"]
+    for reason, names in names_by_reason.items():
+        lines.append(f"{formatting.join_first(names)}: {reason}")
+    return "\n  ".join(lines)
 
 
 def _make_row(
     run: Run, catalog: Catalog, window: Window | None, now: datetime
 ) -> SummaryRow:
-    """Build the row of a run."""
+    """Build the row of a run, without numbers if no attempt can be measured."""
     from pytest_llmbench.runs.measure.measurement import choose_judged
 
     key, folder = run.identity.key, run.found
     baseline = _find_baseline(run, catalog, window)
     choice, _ = choose_judged(run, baseline.required, now)
-    log = (
-        choice.attempt.files.log
-        if choice
-        else run.attempts[-1].files.log
-        if run.attempts
-        else folder.folder
-    )
+    # The log of the measured attempt, else of the last attempt, else the run's folder.
+    if choice:
+        log = choice.attempt.files.log
+    elif run.attempts:
+        log = run.attempts[-1].files.log
+    else:
+        log = folder.folder
     problem = _find_problem(run, baseline, now)
     row = SummaryRow(
         run=run.id,
@@ -314,20 +303,19 @@ def _add_numbers(
     from pytest_llmbench.runs.measure.window import choose_window, compute_timing
 
     steps = choice.segment.steps
-    chosen, source = choose_window(
-        choice.segment, baseline.window if run.identity.key else None, window
-    )
-    measured = compute_timing(
-        steps, dataclasses.replace(baseline, window=chosen)
-    ).window
-    time = _compute_mean(measured, "seconds")
-    tflops = _compute_mean(measured, "tflops_per_gpu")
+    # The window of a default baseline is no statement about the run.
+    documented_window = baseline.window if run.identity.key else None
+    chosen, source = choose_window(choice.segment, documented_window, window)
+    timing = compute_timing(steps, dataclasses.replace(baseline, window=chosen))
+    measured = timing.window
+    time_mean, time_deviation = _compute_mean(measured, "seconds")
+    tflops_mean, tflops_deviation = _compute_mean(measured, "tflops_per_gpu")
     return row._replace(
         steps=len(steps),
-        time_mean_s=time[0],
-        time_std_s=time[1],
-        tflops_per_gpu_mean=tflops[0],
-        tflops_per_gpu_std=tflops[1],
+        time_mean_s=time_mean,
+        time_std_s=time_deviation,
+        tflops_per_gpu_mean=tflops_mean,
+        tflops_per_gpu_std=tflops_deviation,
         attempts=_format_attempts(run, choice, baseline.steps),
         window=f"{chosen.first}-{chosen.last}",
         window_from=str(source),
@@ -353,7 +341,10 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 
 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
-    """Return the baseline of a run, or a default baseline if the run is unmatched."""
+    """Return the baseline of a run, or a default baseline if the run is unmatched.
+
+    `window` is the requested window; a default baseline uses it.
+    """
     from pytest_llmbench.core.baseline_records import USUAL_WINDOW
     from pytest_llmbench.runs.measure.attempts import choose_segment
     from pytest_llmbench.runs.measure.validity import (
@@ -364,16 +355,14 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
     from pytest_llmbench.runs.measure.window import choose_window
 
     if run.identity.key is not None:
-        return catalog.baselines[run.identity.key][0]
-    default = window or USUAL_WINDOW
-    choice = choose_segment(run.attempts, default, UNKNOWN_STEPS)
+        baseline, *_ = catalog.baselines[run.identity.key]
+        return baseline
+    default_window = window or USUAL_WINDOW
+    choice = choose_segment(run.attempts, default_window, UNKNOWN_STEPS)
     if choice is None:
-        return make_default_baseline(run, default, UNKNOWN_STEPS)
-    return make_default_baseline(
-        run,
-        choose_window(choice.segment, None, window)[0],
-        count_expected_steps(choice),
-    )
+        return make_default_baseline(run, default_window, UNKNOWN_STEPS)
+    chosen_window, _ = choose_window(choice.segment, None, window)
+    return make_default_baseline(run, chosen_window, count_expected_steps(choice))
 
 
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
@@ -395,40 +384,41 @@ def _format_status(problem: Problem | None) -> str:
 
 
 def _format_attempts(run: Run, choice: Choice, total: int) -> str:
-    """Format the attempts of a run, or "" for a single attempt."""
+    """Format the attempts of a run, or "" for a single attempt.
+
+    `total` is the number of steps of a complete run.
+    """
     from pytest_llmbench.report.job_text import (
         describe_log_attempt,
         format_log_attempts,
     )
     from pytest_llmbench.runs.measure.attempts import list_attempts
 
-    summaries = list_attempts(run, choice, total)
-    return (
-        format_log_attempts(
-            [describe_log_attempt(attempt, Path()) for attempt in summaries]
-        )
-        or ""
-    )
+    attempts = [
+        describe_log_attempt(summary, Path())
+        for summary in list_attempts(run, choice, total)
+    ]
+    return format_log_attempts(attempts) or ""
 
 
 def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation of the printed values; None without values."""
+    """Return mean and standard deviation of the printed values of a field of Steps.
+
+    Both are None if no value is printed.
+    """
     import numpy as np
 
     from pytest_llmbench.core.robust import compute_mean
     from pytest_llmbench.runs.measure.run_metrics import compute_spread
 
     values = getattr(measured, name)
-    printed = np.isfinite(values) & (values > 0)
-    present = values[printed]
-    return (
-        (
-            compute_mean(present, measured.mean_of[printed].tolist()),
-            compute_spread(present),
-        )
-        if len(present)
-        else (None, None)
-    )
+    is_printed = np.isfinite(values) & (values > 0)
+    printed = values[is_printed]
+    if not len(printed):
+        return None, None
+    # A value may be the mean of several steps, which weights it.
+    mean = compute_mean(printed, measured.mean_of[is_printed].tolist())
+    return mean, compute_spread(printed)
 
 
 # --- facts of a run -------------------------------------------------------------------
@@ -441,41 +431,44 @@ def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> dict[str
     configuration. Texts come from the configuration, else from names and metadata.
     """
     key = run.identity.key
-    chosen = catalog.baselines[key][0] if key else None
-    log = (
-        choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
-    )
-    dialect = (log.dialect if log else None) or (chosen.dialect if chosen else "")
-    recipe = next(
-        (
-            candidate
-            for candidate in catalog.recipes
-            if chosen and chosen in candidate.baselines
-        ),
-        None,
-    )
-    values = _read_configuration(chosen.configuration) if chosen else {}
-    values |= {
-        name: value
-        for name, value in _read_names(run).items()
-        if name not in TEXTS or name not in values
-    }
-    values |= _read_log(choice) if choice else {}
-    values |= {
-        "framework": (recipe.framework if recipe else "") or dialect,
-        "dialect": dialect,
-    }
+    values: dict[str, Any] = {}
+    framework, dialect = "", ""
+    if key:
+        baseline, *_ = catalog.baselines[key]
+        values = _read_configuration(baseline.configuration)
+        framework = _find_framework(baseline, catalog)
+        dialect = baseline.dialect
+    log = None
+    if choice:
+        log = choice.attempt.log
+    elif run.attempts:
+        log = run.attempts[-1].log
+    if log and log.dialect:
+        dialect = log.dialect
+    for name, value in _read_names(run).items():
+        # For texts, the configuration takes precedence over names and metadata.
+        if name not in TEXTS or name not in values:
+            values[name] = value
+    if choice:
+        values |= _read_log(choice)
+    values |= {"framework": framework or dialect, "dialect": dialect}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _find_framework(baseline: Baseline, catalog: Catalog) -> str:
+    """Return the framework of the first recipe with a baseline, or ""."""
+    for recipe in catalog.recipes:
+        if baseline in recipe.baselines:
+            return recipe.framework or ""
+    return ""
 
 
 def _read_configuration(configuration: Configuration) -> dict[str, Any]:
     """Return the facts of a configuration by column."""
     key = configuration.key
+    key_names = ("recipe", "size", "release", "gpu", "dtype", "gpus")
     return {
-        **{
-            name: getattr(key, name)
-            for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")
-        },
+        **{name: getattr(key, name) for name in key_names},
         **dataclasses.asdict(configuration.parallelism),
         "global_batch_size": configuration.global_batch_size,
         "micro_batch_size": configuration.micro_batch_size,
@@ -485,24 +478,30 @@ def _read_configuration(configuration: Configuration) -> dict[str, Any]:
 
 def _read_names(run: Run) -> dict[str, Any]:
     """Collect the facts that names and metadata state without contradiction."""
-    values_of: dict[str, set[str]] = {}
+    values_by_field: dict[str, set[str]] = {}
     for hint in run.found.hints:
-        values_of.setdefault(hint.field, set()).add(hint.value)
+        values_by_field.setdefault(hint.field, set()).add(hint.value)
     agreed = {
-        name: values.pop() for name, values in values_of.items() if len(values) == 1
+        name: values.pop()
+        for name, values in values_by_field.items()
+        if len(values) == 1
     }
+    texts = {name: agreed[name] for name in TEXTS if name in agreed}
     numbers = {
         name: int(agreed[name])
         for name in WHOLE_NUMBERS
         if agreed.get(name, "").isdecimal()
     }
-    return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}
+    return {**texts, **numbers}
 
 
 def _read_log(choice: Choice) -> dict[str, Any]:
+    """Return the facts that the log prints: number of steps and last batch size."""
     import numpy as np
 
-    printed = choice.segment.steps.global_batch_size
-    printed = printed[np.isfinite(printed)]
-    batch = {"global_batch_size": int(printed[-1])} if len(printed) else {}
-    return {**batch, "total_steps": choice.segment.total_steps}
+    facts: dict[str, Any] = {"total_steps": choice.segment.total_steps}
+    batch_sizes = choice.segment.steps.global_batch_size
+    printed = batch_sizes[np.isfinite(batch_sizes)]
+    if len(printed):
+        facts["global_batch_size"] = int(printed[-1])
+    return facts
