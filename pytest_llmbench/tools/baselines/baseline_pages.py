@@ -203,11 +203,10 @@ def _list_parallelism(configuration: Configuration) -> dict[str, int | None]:
 
 
 def _list_batch(configuration: Configuration) -> dict[str, int | None]:
-    accumulation = configuration.gradient_accumulation
     return {
         "GBS": configuration.global_batch_size,
         "MBS": configuration.micro_batch_size,
-        "GA": accumulation,
+        "GA": configuration.gradient_accumulation,
     }
 
 
@@ -334,15 +333,18 @@ def _choose_naming(
         ),
     )
     for naming in namings:
-        counts = [Counter(map(naming, side)) for side in (before, after)]
-        if all(count == 1 for counter in counts for count in counter.values()):
+        counts_of_sides = [Counter(map(naming, side)) for side in (before, after)]
+        duplicates = [
+            name
+            for counts in counts_of_sides
+            for name, count in counts.items()
+            if count > 1
+        ]
+        if not duplicates:
             return naming
-    # `counts` are those of the longest names.
-    duplicate = next(
-        name for counter in counts for name, count in counter.items() if count > 1
-    )
+    # The duplicates among the longest names.
     raise BaselineError(
-        f"found {_join_name(duplicate)} twice on one side, expected it once; give a file or a smaller folder"
+        f"found {_join_name(duplicates[0])} twice on one side, expected it once; give a file or a smaller folder"
     )
 
 

@@ -245,7 +245,8 @@ def is_shifted(mapping: DocumentMapping, labelled: LabelledCell) -> bool:
 def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
     """Read a cell: a metric in the form of a baseline file, or columns.
 
-    Returns {} for a missing value and for an ignored column. Raises ValueError with the reason if a baseline file cannot contain the cell.
+    Returns {} for a missing value and for an ignored column. Raises ValueError with the
+    reason if a baseline file cannot contain the cell.
     """
     label, cell = labelled
     if label.metric:
@@ -256,9 +257,10 @@ def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
         return {}
     if not field:
         raise ValueError("the row or column of the value is unknown")
-    renamed = mapping.values.get(field, {}).get(normalize(cell.text))
-    if renamed:
-        return dict(renamed)
+    # The mapping file may replace the literal text of the cell by columns.
+    replacement = mapping.values.get(field, {}).get(normalize(cell.text))
+    if replacement:
+        return dict(replacement)
     return _read_column(mapping, field, labelled)
 
 
@@ -385,6 +387,7 @@ def _read_gpus(mapping: DocumentMapping, field: str, cell: Cell) -> Facts:
 
 
 def _read_dtype(mapping: DocumentMapping, cell: Cell) -> str:
+    """Read one or several precisions, joined by `/`. Raises ValueError."""
     dtypes = parse_dtypes(mapping, cell.text)
     if not dtypes:
         raise ValueError("the value is not a precision such as BF16 or BF16/FP8")
@@ -406,9 +409,10 @@ def _read_name(mapping: DocumentMapping, field: str, cell: Cell) -> str:
 def join_facts(statements: Iterable[Facts]) -> Facts:
     """Merge facts; a fact with several values becomes ""."""
     joined: Facts = {}
-    for stated in statements:
-        for name, value in stated.items():
-            joined[name] = value if joined.get(name, value) == value else ""
+    for facts in statements:
+        for name, value in facts.items():
+            is_contradictory = name in joined and joined[name] != value
+            joined[name] = "" if is_contradictory else value
     return joined
 
 

@@ -230,6 +230,7 @@ def _blank_long(line: str) -> str:
 
 @cache
 def _make_parser() -> MarkdownIt:
+    """Make the Markdown parser, with `_parse_table` instead of GitHub's table rule."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable("strikethrough")
@@ -379,6 +380,7 @@ def _strip_cells(line: str) -> list[str]:
 
 
 def _read_row(mapping: DocumentMapping, lines: Sequence[str], number: int) -> TableRow:
+    """Read the row in the line with the 0-based index `number`."""
     line = lines[number]
     row = make_row(mapping, number + 1, _strip_cells(line))
     return row._replace(ends_with_pipe=line.rstrip().endswith("|"))

@@ -161,11 +161,9 @@ def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> s
 
 
 def _format_change(change: TraceChange) -> str:
-    return (
-        f"{escape(change.operation)}: {change.text}"
-        if change.operation
-        else change.text
-    )
+    if not change.operation:  # a change of the whole trace
+        return change.text
+    return f"{escape(change.operation)}: {change.text}"
 
 
 def _render_head(trace: Trace) -> str:
@@ -227,19 +225,19 @@ def _render_histogram(rows: Sequence[TraceRow]) -> str:
     """Format a histogram of buffer sizes with the operations of each size."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_sizes
 
+    # By the lower limit of the buffer size.
     records: Counter[int] = Counter()
     names: dict[int, set[str]] = {}
     for row in rows:
         records[row.kind.from_bytes] += row.records
         names.setdefault(row.kind.from_bytes, set()).add(row.kind.operation)
-    most = max(records.values(), default=1)
+    most_records = max(records.values(), default=1)
     lines = [f"{'buffer size':<22}{'records':>13}"]
-    for size in sorted(records):
-        bar = "#" * max(1, round(records[size] / most * 10))
-        operations = clip(escape(", ".join(sorted(names[size]))), 31)
-        lines.append(
-            f"{format_sizes(size):<22}{records[size]:>13,}  {bar:<10} {operations}".rstrip()
-        )
+    for from_bytes, count in sorted(records.items()):
+        bar = "#" * max(1, round(count / most_records * 10))
+        operations = clip(escape(", ".join(sorted(names[from_bytes]))), 31)
+        line = f"{format_sizes(from_bytes):<22}{count:>13,}  {bar:<10} {operations}"
+        lines.append(line.rstrip())
     return "\n".join(lines)
 
 

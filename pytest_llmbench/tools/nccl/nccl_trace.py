@@ -290,7 +290,9 @@ def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
 
 
 def _format_paths(paths: Sequence[Path]) -> str:
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    """Format paths: `first.log and 7 more`."""
+    first, *others = paths
+    return f"{first} and {len(others)} more" if others else str(first)
 
 
 def _explain_nothing(counts: Counts) -> str:
@@ -397,6 +399,7 @@ def _check_type(type_: type[Any], value: object, least: int = 0) -> Any:
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
+    """Raise LogError: `path` is not a saved trace."""
     raise LogError(
         f"{path} is not a saved trace: {reason}; save it again with `llmbench nccl LOG --save {path.name}`"
     )

@@ -117,8 +117,8 @@ def set_up(
 
     `caller` is the environment of the caller. `print_text` prints progress. Returns the
     final message, and True if the step succeeded. A dry run only checks the step and
-    returns its command, and True if no problem was found. Raises LaunchError if the step cannot
-    start, for example for an unknown recipe or a missing folder.
+    returns its command, and True if no problem was found. Raises LaunchError if the step
+    cannot start, for example for an unknown recipe or a missing folder.
     """
     from pytest_llmbench.launch.jobs.setup_step import (
         build_setup_step,

@@ -316,6 +316,7 @@ def _find_all_changes(
     correlation = estimate_fleet_correlation(logarithms.values())
 
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
+        """Find the changes of a configuration; () for too few days."""
         if len(runs[name]) < FEWEST:
             return ()
         covering = select_covering(name, acknowledged)
