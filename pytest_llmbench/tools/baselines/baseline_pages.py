@@ -575,19 +575,22 @@ def _format_causes(change: UtilizationChange) -> list[str]:
 
 def _make_record(pair: BaselineDifference) -> dict[str, Any]:
     """Return a difference as a JSON object."""
-    sides = {"before": pair.before, "after": pair.after}
+    sides = (pair.before, pair.after)
+    before_id, after_id = (None if side is None else side.key.id for side in sides)
+    step_time_change = None
+    if pair.step_time_ratio is not None:
+        step_time_change = pair.step_time_ratio - 1
     mfu_change = pair.utilization
     return {
         "id": pair.id,
         "changed": pair.has_changed,
-        **{name: None if side is None else side.key.id for name, side in sides.items()},
+        "before": before_id,
+        "after": after_id,
         "step_seconds": [
             None if side is None else formatting.make_finite(side.step_seconds)
-            for side in sides.values()
+            for side in sides
         ],
-        "step_time_change": None
-        if pair.step_time_ratio is None
-        else pair.step_time_ratio - 1,
+        "step_time_change": step_time_change,
         "mfu": None if mfu_change is None else [mfu_change.before, mfu_change.after],
         "mfu_printed": None if mfu_change is None else mfu_change.printed,
         "mfu_log_parts": None if mfu_change is None else dict(mfu_change.log_ratios),

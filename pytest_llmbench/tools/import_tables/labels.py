@@ -185,10 +185,10 @@ def parse_column_label(mapping: DocumentMapping, label: str) -> str:
     if header:
         return header if header in (*mapping.columns, *TEXT_COLUMNS, IGNORED) else ""
     text = text.rstrip(":")
-    return next(
-        (name for name, pattern in mapping.columns.items() if pattern.fullmatch(text)),
-        "",
-    )
+    for name, pattern in mapping.columns.items():
+        if pattern.fullmatch(text):
+            return name
+    return ""
 
 
 def _has_valid_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
@@ -536,9 +536,11 @@ def parse_dtypes(mapping: DocumentMapping, text: str) -> tuple[str, ...]:
 
 def parse_release(mapping: DocumentMapping, headings: Sequence[str]) -> str:
     """Return the release in the innermost heading that names one, or ""."""
-    pattern = mapping.headings["release"]
-    matches = (pattern.search(heading) for heading in reversed(headings))
-    return next((match["release"] for match in matches if match), "")
+    for heading in reversed(headings):
+        match = mapping.headings["release"].search(heading)
+        if match:
+            return match["release"]
+    return ""
 
 
 def parse_task(mapping: DocumentMapping, text: str) -> str | None:

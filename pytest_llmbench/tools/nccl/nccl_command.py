@@ -270,11 +270,10 @@ def _render_notes(trace: Trace) -> str:
             f"{unsized:,} records have a datatype of unknown size: no volume includes them."
         )
     if trace.unnamed:
-        consequence = (
-            " and belong to no rank here"
-            if trace.hosts
-            else ": ranks are identified by the number of their GPU alone"
-        )
+        # If other records name a process, these are dropped (`_drop_unnamed`).
+        consequence = " and belong to no rank here"
+        if not trace.hosts:
+            consequence = ": ranks are identified by the number of their GPU alone"
         lines.append(f"{trace.unnamed:,} records name no process{consequence}.")
     if trace.limited:
         lines.append(

@@ -95,15 +95,14 @@ def sum_counts(counts: Counts) -> Trace:
     counted = counts.calls if from_calls else counts.whole
     ranks = _drop_unnamed(counts.ranks)
     communicators = _drop_unnamed(counts.communicators)
+    number_by_size = Counter(counts.communicators[key] for key in communicators)
     return Trace(
         rows=tuple(
             TraceRow(kind, counted.records[kind], counted.volume[kind])
             for kind in sorted(counted.records)
         ),
         damaged=tuple(sorted(counts.damaged.items())),
-        communicators=tuple(
-            sorted(Counter(counts.communicators[key] for key in communicators).items())
-        ),
+        communicators=tuple(sorted(number_by_size.items())),
         ranks=len(ranks),
         hosts=len({rank.partition(b":")[0] for rank in ranks if b":" in rank}),
         limited=max(len(counts.ranks), len(counts.communicators)) > MEMBERS,

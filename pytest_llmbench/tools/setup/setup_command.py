@@ -294,11 +294,9 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
         clusters = schedulers.list_clusters()
         names = " and ".join(cluster.name for cluster in clusters)
         inquiries = ", ".join(cluster.gpu_inquiry for cluster in clusters)
-        missing = (
-            f"no GPUs of type {arguments.gpu}"
-            if arguments.gpu
-            else "no GPUs in a partition that accepts jobs"
-        )
+        missing = "no GPUs in a partition that accepts jobs"
+        if arguments.gpu:
+            missing = f"no GPUs of type {arguments.gpu}"
         raise LaunchError(
             f"{names} reports {missing} ({inquiries}): write cluster.yaml manually, see docs/reference/cluster.md"
         )
