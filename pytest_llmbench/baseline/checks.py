@@ -265,7 +265,8 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
     """
     cells = row["cells"]
     # A GPU's share of the tokens of one sample, and of the work of one step.
-    sample_tokens = row.get("sequence_length", math.nan) / row["gpus"]
+    gpus = row["gpus"] or math.nan  # 0 means unknown
+    sample_tokens = row.get("sequence_length", math.nan) / gpus
     step_tokens = row.get("gbs", math.nan) * sample_tokens
     step_tflop = row.get("logged_tflop", math.nan)
     work_by_rate = {

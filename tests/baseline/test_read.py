@@ -581,6 +581,17 @@ def test_invalid_baseline_value_is_reported_with_its_line(
     assert expected[1] in message, message
 
 
+def test_throughput_of_unknown_gpus_determines_no_step_time(
+    valid_file: Path, valid: str
+) -> None:
+    text = valid.replace("gpus: 8", "gpus: 0", 1).replace(
+        'step_time: "12.27", tokens_per_second:',
+        'tokens_per_second_per_gpu: "100", tokens_per_second:',
+    )
+    message = read_error(valid_file, text)
+    assert "20: found cells that determine no step time" in message
+
+
 CORRECTION = "{printed: a, corrected: b}"
 OF_FIRST = f"{{where: x, reason: y, cell: mfu, cells: {{mine_8b-25.05-h100-bf16-8: {CORRECTION}}}}}"
 
