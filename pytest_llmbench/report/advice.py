@@ -189,6 +189,7 @@ def advise(outcome: OutcomeDocument) -> str:
 
 
 def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
+    """Return the advice for a configuration, by the evidence that decides it."""
     if outcome.resume and outcome.resume.due:
         return _advise_resumption(outcome.resume)
     if outcome.slow_nodes and outcome.verdict == "INCONCLUSIVE":
@@ -196,9 +197,9 @@ def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
     if outcome.trials and outcome.reason == "nothing-left":
         return NO_ANSWER
     advice = _fill_in(_choose_advice(outcome), outcome, folders=outcome.baselines)
-    return (
-        _advise_on_machine(outcome, advice) if outcome.reason in SLOW_HERE else advice
-    )
+    if outcome.reason in SLOW_HERE:
+        return _advise_on_machine(outcome, advice)
+    return advice
 
 
 def _fill_in(
@@ -210,12 +211,13 @@ def _fill_in(
 ) -> str:
     """Fill in the placeholders of an advice.
 
-    `folders` contain the recorded baselines; `logs` are the paths with the runs to
-    record.
+    `folders` contain the recorded baselines (default: the placeholder DIR); `logs` are
+    the paths with the runs to record.
     """
-    baselines = " ".join(
+    options = [
         f"--llmb-baselines={shlex.quote(folder)}" for folder in folders or ("DIR",)
-    )
+    ]
+    baselines = " ".join(options)
     return advice.format(
         id=outcome.id, baselines=baselines, command=make_record_command(logs)
     )
@@ -229,19 +231,24 @@ def make_record_command(logs: Iterable[str]) -> str:
 
 
 def _advise_on_machine(outcome: ConfigurationOutcome, advice: str) -> str:
-    """Add advice about other load if several runs were launched on this machine."""
+    """Add advice about other load if several runs were launched on this machine.
+
+    Runs differ if they disagree by more than the tolerance: another program may have
+    run at the same time. Runs that are all slow alike have a permanent cause.
+    """
     seconds = [
         job.step_seconds for job in jobs.list_last_attempts(outcome) if job.step_seconds
     ]
     if len(seconds) < 2 or outcome.run is None or outcome.run.launcher != "local":
         return advice
     limit, expected = outcome.bound_seconds, outcome.expected_seconds
-    differ = outcome.reason == "repeats-disagree" or max(seconds) / min(seconds) > (
-        limit / expected if limit and expected else 1
+    allowed_ratio = limit / expected if limit and expected else 1
+    differ = (
+        outcome.reason == "repeats-disagree"
+        or max(seconds) / min(seconds) > allowed_ratio
     )
-    times = " and ".join(
-        ", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1)
-    )
+    *first_times, last_time = map(formatting.format_seconds, seconds)
+    times = f"{', '.join(first_times)} and {last_time}"
     return RAN_HERE.format(times=times, first=BESIDE if differ else ALIKE, then=advice)
 
 
@@ -263,28 +270,29 @@ def _choose_advice(outcome: ConfigurationOutcome) -> str:
     if reason == "slower-than-bound":
         if any(note.code == NoteCode.ACKNOWLEDGEMENT_EXPIRED for note in outcome.notes):
             return EXPIRED
-        return _advise_since(outcome.last_good) + _advise_on_baseline(
-            outcome.baseline.kind
-        )
-    is_noise_measured = (
-        outcome.estimate is not None and outcome.estimate.run_to_run.measured
-    )
-    addition = (
-        UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else ""
-    )
-    return _choose_by_reason(reason, outcome.verdict) + addition
+        since_last_good = _advise_since(outcome.last_good)
+        return since_last_good + _advise_on_baseline(outcome.baseline.kind)
+    advice = _choose_by_reason(reason, outcome.verdict)
+    if reason == "cannot-tell":
+        estimate = outcome.estimate
+        if estimate is None or not estimate.run_to_run.measured:
+            advice += UNKNOWN_NOISE
+    return advice
 
 
 def _choose_by_reason(reason: str, verdict: str) -> str:
+    """Return the advice of `ADVICE`, or that for a recording of disagreeing runs."""
     # Repeats that disagree are INVALID only when a baseline is recorded.
-    return (
-        NOT_ONE_LEVEL
-        if reason == "repeats-disagree" and verdict == "INVALID"
-        else ADVICE[reason]
-    )
+    if reason == "repeats-disagree" and verdict == "INVALID":
+        return NOT_ONE_LEVEL
+    return ADVICE[reason]
 
 
 def _advise_on_baseline(kind: str) -> str:
+    """Return what to add for a slow run: accept the change, or record a baseline.
+
+    `kind` is the kind of its baseline, such as "recorded".
+    """
     return KNOWN_CHANGE if kind == "recorded" else OTHER_CLUSTER
 
 
@@ -309,14 +317,15 @@ def _advise_since(last: ReportedLastGood | None) -> str:
     """Return the advice for finding the cause of a regression."""
     if last is None:
         return ADVICE["slower-than-bound"]
-    return SINCE_LAST_GOOD.format(
-        differs="check the differences since then, or " if _differs(last) else ""
-    )
+    differences = "check the differences since then, or " if _differs(last) else ""
+    return SINCE_LAST_GOOD.format(differs=differences)
 
 
 def _differs(last: ReportedLastGood) -> bool:
-    new_nodes = set(last.nodes.now) - set(last.nodes.before) if last.nodes else ()
-    return bool(last.software.differs or last.settings.differs or new_nodes)
+    """True if software, settings or nodes are known to differ from the last good run."""
+    if last.software.differs or last.settings.differs:
+        return True
+    return last.nodes is not None and not set(last.nodes.now) <= set(last.nodes.before)
 
 
 def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
@@ -325,13 +334,10 @@ def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
     Returns "" if the item is decided or needs more than `MANY` runs.
     """
     estimate = outcome.estimate
-    needed = estimate.repeats_needed if estimate else None
-    if (
-        outcome.verdict != "INCONCLUSIVE"
-        or not estimate
-        or not needed
-        or needed > formatting.MANY
-    ):
+    if outcome.verdict != "INCONCLUSIVE" or not estimate:
+        return ""
+    needed = estimate.repeats_needed
+    if not needed or needed > formatting.MANY:
         return ""
     # More runs decide neither a drift nor whether nodes are slow.
     if outcome.reason == "drifted" or outcome.slow_nodes:
@@ -345,21 +351,23 @@ def list_advice(outcomes: Iterable[OutcomeDocument]) -> list[Advice]:
     Failed outcomes come first; otherwise the order of `outcomes` is kept. Reasons
     without a next step are left out.
     """
-    groups: dict[tuple[str, bool], list[OutcomeDocument]] = {}
+    unfinished = list(filter(_is_unfinished, outcomes))
     # Sorting is stable: failed and other outcomes each keep their order.
-    for outcome in sorted(
-        filter(_is_unfinished, outcomes),
-        key=lambda outcome: outcome.status != "failed",
-    ):
-        slow_nodes = isinstance(outcome, ConfigurationOutcome) and bool(
+    unfinished.sort(key=lambda outcome: outcome.status != "failed")
+    groups: dict[tuple[str, bool], list[OutcomeDocument]] = {}
+    for outcome in unfinished:
+        if outcome.reason in NOTHING_TO_DO:
+            continue
+        # Slow nodes change the advice for a reason.
+        has_slow_nodes = isinstance(outcome, ConfigurationOutcome) and bool(
             outcome.slow_nodes
         )
-        groups.setdefault((outcome.reason, slow_nodes), []).append(outcome)
-    return [
-        (group, f"{advise(group[0])}{advise_repeats(group[0])}")
-        for (reason, _), group in groups.items()
-        if reason not in NOTHING_TO_DO
-    ]
+        groups.setdefault((outcome.reason, has_slow_nodes), []).append(outcome)
+    advice = []
+    for group in groups.values():
+        example = group[0]
+        advice.append((group, f"{advise(example)}{advise_repeats(example)}"))
+    return advice
 
 
 def _is_unfinished(outcome: OutcomeDocument) -> bool:
@@ -371,9 +379,9 @@ def _is_unfinished(outcome: OutcomeDocument) -> bool:
 
 def advise_repeats(outcome: OutcomeDocument) -> str:
     """Return `; about 3 runs would decide` for an inconclusive item, else ""."""
-    if not isinstance(outcome, ConfigurationOutcome) or (
-        outcome.resume and outcome.resume.due
-    ):
+    if not isinstance(outcome, ConfigurationOutcome):
+        return ""
+    if outcome.resume and outcome.resume.due:  # the resume command makes the runs
         return ""
     runs = count_repeats_needed(outcome)
     return f"; about {runs} would decide" if runs else ""

@@ -85,12 +85,17 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> ReportedJu
         baseline=_describe_baseline(baseline),
         notes=tuple(map(_describe_note, judgement.notes)),
         last_good=_describe_last_good(judgement.last_good),
+        # With repeats, their average replaces the metrics of the newest run.
         **{**measured, **_average_metrics(judgement)},
     )
 
 
 def _average_metrics(judgement: Judgement) -> dict[str, Any]:
-    """Return the metrics at the mean step time of the repeats; {} without repeats."""
+    """Build the field `metrics` for the mean step time of all repeats.
+
+    The verdict is about that mean. Metrics that do not depend on the step time keep the
+    values of the newest run. Returns {} without repeats or a judged step time.
+    """
     newest, difference = judgement.measurement, judgement.log_difference
     if (
         not judgement.repeats
@@ -99,25 +104,20 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
         or not newest.statistic_seconds
     ):
         return {}
-    # The verdict is about the mean of the repeats, so the metrics must be as well.
-    slower = (
-        judgement.baseline.step_seconds
-        * math.exp(difference)
-        / newest.statistic_seconds
-    )
-    metrics = {
-        metric.name: replace(
-            _describe_metric(metric), value=_scale_metric(metric, slower)
-        )
-        if METRICS[metric.name].of_step_time
-        else _describe_metric(metric)  # of the newest run
-        for metric in newest.metrics
-    }
+    mean_seconds = judgement.baseline.step_seconds * math.exp(difference)
+    ratio = mean_seconds / newest.statistic_seconds
+    metrics = {}
+    for metric in newest.metrics:
+        reported = _describe_metric(metric)
+        if METRICS[metric.name].of_step_time:
+            reported = replace(reported, value=_scale_metric(metric, ratio))
+        metrics[metric.name] = reported
     return {"metrics": metrics}
 
 
-def _scale_metric(metric: Metric, slower: float) -> float:
-    return metric.value / slower if metric.larger_is_better else metric.value * slower
+def _scale_metric(metric: Metric, ratio: float) -> float:
+    """Return the value of a metric if the step time were `ratio` times as long."""
+    return metric.value / ratio if metric.larger_is_better else metric.value * ratio
 
 
 def _describe_metric(metric: Metric) -> ReportedMetric:
@@ -206,7 +206,11 @@ def _describe_timed_window(measurement: Measurement) -> TimedWindow | UnsetType:
 def _describe_measurement(
     measurement: Measurement | None, now: datetime, directory: Path
 ) -> dict[str, Any]:
-    """Build the fields of a judgement that depend on its measurement."""
+    """Build the fields of a judgement that depend on its measurement.
+
+    Raises ValueError for a measurement with only a step time: older runs have no
+    report.
+    """
     if measurement is None:
         return {
             "metrics": {},
@@ -215,7 +219,8 @@ def _describe_measurement(
             "run": None,
             "window_seconds": (),
         }
-    if measurement.step_time_only:  # reports would silently lack its metrics
+    if measurement.step_time_only:
+        # The report would silently lack the metrics.
         raise ValueError(
             f"{measurement.run.id}: older runs have a step time only, and no report"
         )
@@ -269,10 +274,14 @@ def _describe_last_good(last: LastGoodRun | None) -> ReportedLastGood | None:
     """Build the record of the last good run, or None."""
     if last is None:
         return None
-    nodes = last.nodes and ComparedNodes(
-        before=tuple(last.nodes.before), now=tuple(last.nodes.now)
-    )
-    before, now = last.steps or ((), ())
+    nodes, steps = None, None
+    if last.nodes:
+        nodes = ComparedNodes(
+            before=tuple(last.nodes.before), now=tuple(last.nodes.now)
+        )
+    if last.steps:
+        before, now = last.steps
+        steps = phrase_all(before), phrase_all(now)
     return ReportedLastGood(
         started=last.started.isoformat(),
         **pick(last, "job_id", "verdict", "days"),
@@ -282,11 +291,12 @@ def _describe_last_good(last: LastGoodRun | None) -> ReportedLastGood | None:
         software=_describe_facts(last.software),
         settings=_describe_facts(last.settings),
         nodes=nodes,
-        steps=(phrase_all(before), phrase_all(now)) if last.steps else None,
+        steps=steps,
     )
 
 
 def _describe_facts(facts: ComparedFacts) -> ComparedFactsOfRuns:
+    """Convert the equal and differing facts of two runs into their record."""
     return ComparedFactsOfRuns(
         same=tuple(facts.same),
         differs={name: (before, now) for name, before, now in facts.differs},
@@ -294,6 +304,7 @@ def _describe_facts(facts: ComparedFacts) -> ComparedFactsOfRuns:
 
 
 def _describe_note(note: Note | Problem) -> ReportedNote:
+    """Convert a note or a problem, whose reason is its code, into its record."""
     code = note.code if isinstance(note, Note) else note.reason
     return ReportedNote(code=str(code), text=phrase(note), line=note.line)
 
@@ -316,13 +327,14 @@ def join_daily_runs(
 
     Sets the position of each change within the daily runs.
     """
-    days = sorted(history, key=attrgetter("started"))[-MOST_DAILY_RUNS:]
-    # ISO times of one zone sort as text.
+    # ISO times in the same time zone sort as text.
+    oldest_first = sorted(history, key=attrgetter("started"))
+    days = oldest_first[-MOST_DAILY_RUNS:]
     starts = [day.started for day in days]
-    located = (
+    located_changes = (
         replace(change, night=bisect_left(starts, change.started)) for change in changes
     )
-    return DailyRuns(history=tuple(days), changes=tuple(located))
+    return DailyRuns(history=tuple(days), changes=tuple(located_changes))
 
 
 def describe_stored_run(past: StoredRun) -> ReportedDay:
@@ -340,6 +352,7 @@ def describe_stored_run(past: StoredRun) -> ReportedDay:
 
 
 def _describe_daily_run(day: DailyRun) -> ReportedDay:
+    """Convert an earlier run from --llmb-logs, which has no verdict, into its record."""
     return ReportedDay(
         started=day.started.isoformat(),
         verdict=NOT_JUDGED,
@@ -350,7 +363,9 @@ def _describe_daily_run(day: DailyRun) -> ReportedDay:
 
 def _describe_change(change: LevelChange) -> ReportedChange:
     """Convert a level change into its record; `join_daily_runs` sets its position."""
-    accepted = change.acknowledged
+    acknowledgement = None
+    if change.acknowledged:
+        acknowledgement = _describe_acknowledgement(change.acknowledged)
     return ReportedChange(
         kind=str(change.kind),
         started=change.started.isoformat(),
@@ -359,13 +374,16 @@ def _describe_change(change: LevelChange) -> ReportedChange:
             name: (before, after) for name, before, after in change.environment
         },
         stands=change.stands,
-        acknowledged=_describe_acknowledgement(accepted) if accepted else None,
+        acknowledged=acknowledgement,
         text=phrase(change),
         night=0,
     )
 
 
-def _describe_acknowledgement(accepted: Acknowledgement) -> ReportedAcknowledgement:
+def _describe_acknowledgement(
+    acknowledgement: Acknowledgement,
+) -> ReportedAcknowledgement:
     return ReportedAcknowledgement(
-        **pick(accepted, "reason", "by"), expires=accepted.expires.isoformat()
+        **pick(acknowledgement, "reason", "by"),
+        expires=acknowledgement.expires.isoformat(),
     )

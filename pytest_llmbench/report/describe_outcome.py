@@ -77,8 +77,9 @@ def describe(
     key = judgement.baseline.key
     judged = of_judgement.describe(judgement, now, directory)
     launched = tuple(jobs.describe(job, now, directory) for job in outcome.result.jobs)
+    recorded = _describe_recorded(outcome, directory)
     return ConfigurationOutcome(
-        **{**asdict(judged), **_describe_recorded(outcome, directory)},
+        **{**asdict(judged), **recorded},
         **asdict(of_judgement.describe_daily_runs(judgement)),
         id=outcome.case.id,
         suite=f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
@@ -155,13 +156,14 @@ def _find_relevant_line(measurement: Measurement, outcome: Outcome) -> tuple[int
     """
     if measurement.problems:
         log = measurement.measured_log
-        last = 0 if log is None else log.lines
+        last_line = 0 if log is None else log.lines
         lines = (problem.line for problem in measurement.problems if problem.line)
-        return next(lines, last), ""
+        return next(lines, last_line), ""
     judgement = outcome.judgement
     # A checkpoint over budget is not visible in the steps.
-    slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
-    return _find_slow_line(measurement) if slow else (0, "")
+    if judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET:
+        return _find_slow_line(measurement)
+    return 0, ""
 
 
 def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
@@ -261,12 +263,13 @@ def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
 
     Adds a note if a path is redacted.
     """
-    shown: dict[str, Any] = redactor.redact_values(
+    plain: dict[str, Any] = redactor.redact_values(
         make_plain(outcome), IDENTIFYING, printable=True
     )
     if not isinstance(outcome, UnmatchedOutcome):
-        shown["id"] = formatting.escape(outcome.id)
-    redacted: _Outcome = convert(shown, type(outcome))
+        # The id of a configuration or a check is not redacted.
+        plain["id"] = formatting.escape(outcome.id)
+    redacted: _Outcome = convert(plain, type(outcome))
     if formatting.escape_values(_list_paths(outcome)) == _list_paths(redacted):
         return redacted
     if isinstance(redacted, ConfigurationOutcome):
@@ -277,12 +280,13 @@ def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
 
 def redact_texts(outcome: _Outcome, redactor: Redactor) -> _Outcome:
     """Redact secrets in texts that were added after `redact`."""
-    return convert(
-        redactor.redact_values(make_plain(outcome), IDENTIFYING | {"id"}), type(outcome)
-    )
+    unredacted_fields = IDENTIFYING | {"id"}
+    plain = redactor.redact_values(make_plain(outcome), unredacted_fields)
+    return convert(plain, type(outcome))
 
 
 def _list_paths(outcome: OutcomeDocument) -> list[str | None]:
+    """Return the paths of logs, files and baselines; None for a missing log."""
     if not isinstance(outcome, ConfigurationOutcome):
         return [outcome.log]
     files = (file for job in outcome.jobs for file in job.files)
@@ -295,22 +299,20 @@ def list_property_names() -> tuple[str, ...]:
 
     Launched test cases also have the properties of `jobs`.
     """
-    metrics = metric_definitions.list_property_names()
+    step_time, *other_metrics = metric_definitions.list_property_names()
     return (
-        *metrics[:1],  # the step time, next to the values it is compared with
+        step_time,  # next to the values it is compared with
         "expected_seconds",
         "bound_seconds",
-        *metrics[1:],
-        *(
-            "last_step_seconds",
-            "window",
-            "timed",
-            "verdict",
-            "reason",
-            "log",
-            "launcher",
-            "log_attempts",
-        ),
+        *other_metrics,
+        "last_step_seconds",
+        "window",
+        "timed",
+        "verdict",
+        "reason",
+        "log",
+        "launcher",
+        "log_attempts",
     )
 
 
@@ -319,6 +321,7 @@ def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
 
     Numbers keep all their digits.
     """
+    launcher = outcome.run.launcher if outcome.run else ""
     values: dict[str, object] = {
         "expected_seconds": outcome.expected_seconds,
         "bound_seconds": outcome.bound_seconds,
@@ -327,37 +330,36 @@ def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
         "verdict": outcome.verdict,
         "reason": outcome.reason,
         "log": outcome.log,
-        "launcher": (outcome.run and outcome.run.launcher) or None,
+        "launcher": launcher or None,
         "log_attempts": jobs.format_log_attempts(outcome.tries or ()),
     }
     if outcome.verdict in COUNTING:  # other verdicts publish no metrics
         values |= {name: metric.value for name, metric in outcome.metrics.items()}
         values["last_step_seconds"] = get_set(outcome.last_step_seconds)
-    texts = [(name, values.get(name)) for name in list_property_names()]
-    properties_of_run = [
-        # `repr` keeps all digits: a rounded step time may be on the other side of the
-        # limit.
-        (name, repr(value) if isinstance(value, float) else str(value))
-        for name, value in texts
-        if value is not None
-    ]
-    return [*properties_of_run, *jobs.list_properties(outcome).items()]
+    properties = []
+    for name in list_property_names():
+        value = values.get(name)
+        if isinstance(value, float):
+            # A rounded step time may be on the other side of the limit.
+            properties.append((name, repr(value)))
+        elif value is not None:
+            properties.append((name, str(value)))
+    return [*properties, *jobs.list_properties(outcome).items()]
 
 
 def _describe_environment(
     measurement: Measurement | None, commit: str
 ) -> dict[str, str | None]:
-    """Return the environment of a run with its commit, sorted by name."""
+    """Return the environment of a run with its commit, sorted by name.
+
+    The commit that the run states has priority over `commit`, that of the session.
+    """
     if measurement is None:
         return {}
-    return dict(
-        sorted(
-            {
-                **({"commit": commit} if commit else {}),
-                **measurement.environment,
-            }.items()
-        )
-    )
+    environment = dict(measurement.environment)
+    if commit:
+        environment.setdefault("commit", commit)
+    return dict(sorted(environment.items()))
 
 
 # --- steps, for charts ----------------------------------------------------------------
@@ -373,29 +375,30 @@ def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
     segment = None if measurement is None else measurement.measured_segment
     if measurement is None or segment is None:
         return None
-    # Steps of a transient stall have the time that was judged.
-    judged = dict(
+    is_slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
+    # At most MOST_STEPS are reported: the slow steps, and others at equal distances.
+    step_count, slow_count = len(is_slow), int(np.count_nonzero(is_slow))
+    most_others = max(MOST_STEPS - slow_count, 1)
+    distance = -(-step_count // most_others)  # rounded up
+    is_regular = np.arange(step_count) % distance == 0
+    positions = np.flatnonzero(is_slow | is_regular)[:MOST_STEPS]
+    numbers = segment.steps.index[positions].tolist()
+    printed_seconds = segment.steps.seconds[positions].tolist()
+    # The judged time of a step with a transient stall is not the printed time.
+    judged_seconds = dict(
         zip(measurement.window_steps, measurement.window_seconds, strict=False)
     )
-    slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
-    # At most MOST_STEPS are reported; slow steps have priority.
-    room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
-    regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
-    positions = np.flatnonzero(slow | regular)[:MOST_STEPS]
-    numbers = segment.steps.index[positions].tolist()
-    printed = segment.steps.seconds[positions].tolist()
-    values = [
-        judged.get(number, value)
-        for number, value in zip(numbers, printed, strict=True)
-    ]
-    seconds = [formatting.make_finite(value) if value > 0 else None for value in values]
+    seconds = []
+    for number, printed in zip(numbers, printed_seconds, strict=True):
+        value = judged_seconds.get(number, printed)
+        seconds.append(formatting.make_finite(value) if value > 0 else None)
     loss, no_loss = None, None
     if any(problem.reason in UNTRAINED for problem in measurement.problems):
         loss, no_loss = _describe_loss(segment.steps, positions)
     return ReportedSteps(
         index=tuple(numbers),
         seconds=tuple(seconds),
-        slow=tuple(np.flatnonzero(slow[positions]).tolist()),
+        slow=tuple(np.flatnonzero(is_slow[positions]).tolist()),
         loss=loss,
         no_loss=no_loss,
     )
@@ -408,15 +411,16 @@ def _describe_loss(
 
     A missing or non-finite loss is None. Both values are None if the log prints no loss.
     """
-    printed, values = steps.has_loss[positions], steps.loss[positions]
-    if not printed.any():
+    is_printed, values = steps.has_loss[positions], steps.loss[positions]
+    if not is_printed.any():
         return None, None
-    finite = printed & np.isfinite(values)
+    is_usable = is_printed & np.isfinite(values)
     losses = (
-        value if is_finite else None
-        for value, is_finite in zip(values.tolist(), finite.tolist(), strict=True)
+        value if usable else None
+        for value, usable in zip(values.tolist(), is_usable.tolist(), strict=True)
     )
-    return tuple(losses), tuple(np.flatnonzero(printed & ~finite).tolist())
+    non_finite = np.flatnonzero(is_printed & ~is_usable)
+    return tuple(losses), tuple(non_finite.tolist())
 
 
 def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
@@ -426,15 +430,16 @@ def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
     (0, "") if no line is known.
     """
     lines = measurement.window_lines
-    numbers = measurement.window_steps
+    step_numbers = measurement.window_steps
     seconds = measurement.window_seconds
     if not lines:
         return 0, ""
     if not _find_slow_steps(measurement):
-        return lines[0], f"step {numbers[0]}, the first of the window"
+        return lines[0], f"step {step_numbers[0]}, the first of the window"
     slowest = int(np.argmax(seconds))  # always a straggler
+    step = step_numbers[slowest]
     time = formatting.format_seconds(seconds[slowest])
-    return lines[slowest], f"step {numbers[slowest]}, the slowest of the window: {time}"
+    return lines[slowest], f"step {step}, the slowest of the window: {time}"
 
 
 def _find_slow_steps(measurement: Measurement) -> list[int]:
@@ -444,10 +449,5 @@ def _find_slow_steps(measurement: Measurement) -> list[int]:
     is_slow = find_stragglers(
         np.array(measurement.window_seconds), measurement.resolution_seconds
     )
-    return [
-        number
-        for number, slow in zip(
-            measurement.window_steps, is_slow.tolist(), strict=False
-        )
-        if slow
-    ]
+    flags = zip(measurement.window_steps, is_slow.tolist(), strict=False)
+    return [number for number, slow in flags if slow]

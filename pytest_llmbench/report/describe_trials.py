@@ -28,10 +28,14 @@ from pytest_llmbench.report.outcome_documents import (
     TrialNoise,
 )
 
+LARGEST_LOGARITHM = 700.0
+"""Larger log ratios would overflow `math.expm1`, and are reported as this one."""
+
 
 def describe(report: TrialReport) -> ReportedTrials:
     """Convert the result of an A/B or a bisect search into its record."""
-    search, names = report.search, report.names
+    names, search = report.names, report.search
+    answers = (_describe_answer(answer, names) for answer in report.answers)
     return ReportedTrials(
         variants=tuple(names),
         nodes=tuple(report.nodes),
@@ -40,9 +44,8 @@ def describe(report: TrialReport) -> ReportedTrials:
         cluster=report.cluster,
         noise=_describe_noise(report.noise),
         earlier_noise=_describe_noise(report.earlier),
-        answers=tuple(_describe_answer(answer, names) for answer in report.answers)
-        if search is None
-        else UNSET,
+        # An A/B has answers, a bisect search has a search.
+        answers=tuple(answers) if search is None else UNSET,
         search=UNSET if search is None else _describe_search(search, names),
     )
 
@@ -57,6 +60,7 @@ def _describe_noise(noise: Noise | None) -> TrialNoise | None:
 
 
 def _describe_answer(answer: PairedAnswer, names: Sequence[str]) -> TrialAnswer:
+    """Build the record of an answer; the first of `names` is the reference."""
     return TrialAnswer(
         variant=names[answer.variant],
         reference=names[0],
@@ -117,5 +121,5 @@ def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSear
 
 
 def _convert(logarithm: float) -> float | None:
-    """Convert a log ratio into a fraction."""
-    return make_finite(math.expm1(min(logarithm, 700.0)))
+    """Convert a log ratio into a fraction; None if it is not finite."""
+    return make_finite(math.expm1(min(logarithm, LARGEST_LOGARITHM)))

@@ -68,15 +68,10 @@ class SessionEnding:
     @property
     def problems(self) -> tuple[str, ...]:
         """Failures of the session itself; never empty if it did not run to its end."""
-        unexplained = self.exit_code not in (0, 1) and not self.failures
-        return (
-            *self.failures,
-            *(
-                [f"the session ended with exit code {self.exit_code}"]
-                if unexplained
-                else ()
-            ),
-        )
+        # pytest ended with 0 or 1: the session ran to its end.
+        if self.failures or self.exit_code in (0, 1):
+            return tuple(self.failures)
+        return (f"the session ended with exit code {self.exit_code}",)
 
     def describe(
         self, outcomes: Sequence[OutcomeDocument], *, green: bool
@@ -130,37 +125,39 @@ def shorten(outcome: OutcomeDocument) -> OutcomeDocument:
     if not isinstance(outcome, ConfigurationOutcome):
         return outcome
     days: list[ReportedDay] = []
-    last: object = UNSET
+    previous_environment: object = UNSET
     for day in outcome.history:
         # A year in one container would repeat the same environment 365 times.
-        days.append(replace(day, environment=UNSET) if day.environment == last else day)
-        last = day.environment
+        is_repeated = day.environment == previous_environment
+        days.append(replace(day, environment=UNSET) if is_repeated else day)
+        previous_environment = day.environment
     return replace(outcome, context_begin=UNSET, remainder=UNSET, history=tuple(days))
 
 
 def render_session(session: SessionDocument) -> bytes:
     """Render the document of a session as JSON."""
     head = msgspec.to_builtins(replace(session, outcomes=()))
-    return render({**head, "outcomes": list(map(_make_plain, session.outcomes))})
+    outcomes = [_make_plain(outcome) for outcome in session.outcomes]
+    return render({**head, "outcomes": outcomes})
 
 
 def render(plain: Mapping[str, Any]) -> bytes:
-    """Render plain values as UTF-8 JSON; non-finite numbers become null."""
-    text = (
-        "{\n"
-        + ",\n".join(
-            f" {_dump(name)}: {_dump_by_line(value)}" for name, value in plain.items()
-        )
-        + "\n}\n"
-    )
+    """Render plain values as UTF-8 JSON; non-finite numbers become null.
+
+    Each key begins a line, and so does each object in the list of a key.
+    """
+    members = [
+        f" {_dump(name)}: {_dump_by_line(value)}" for name, value in plain.items()
+    ]
+    text = "{\n" + ",\n".join(members) + "\n}\n"
     return text.encode("utf-8", "backslashreplace")
 
 
 def _make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
     """Convert an outcome into plain values.
 
-    Without a run, `window_seconds` follows the key `run`, as in all documents of this
-    schema.
+    If there is no run, `window_seconds` follows the key `run`, as in all documents of
+    this schema.
     """
     plain = make_plain(outcome)
     if isinstance(outcome, ConfigurationOutcome):
@@ -169,29 +166,31 @@ def _make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
     return plain
 
 
-def _move_window_seconds(judged: dict[str, Any]) -> dict[str, Any]:
-    if judged["run"] is not None:
-        return judged
-    names = [name for name in judged if name != "window_seconds"]
+def _move_window_seconds(judgement: dict[str, Any]) -> dict[str, Any]:
+    """Move the key `window_seconds` of a judgement after `run`, if there is no run."""
+    if judgement["run"] is not None:
+        return judgement
+    names = [name for name in judgement if name != "window_seconds"]
     names.insert(names.index("run") + 1, "window_seconds")
-    return {name: judged[name] for name in names}
+    return {name: judgement[name] for name in names}
 
 
 def _dump_by_line(value: Any) -> str:
     """Convert a value to JSON; a list of objects gets one line for each object."""
-    if not (isinstance(value, list | tuple) and value and isinstance(value[0], dict)):
-        return _dump(value)
-    return "[\n" + ",\n".join(f"  {_dump(record)}" for record in value) + "\n ]"
+    if isinstance(value, list | tuple) and value and isinstance(value[0], dict):
+        lines = [f"  {_dump(record)}" for record in value]
+        return "[\n" + ",\n".join(lines) + "\n ]"
+    return _dump(value)
 
 
 def _dump(value: Any) -> str:
+    """Convert a value to JSON on one line; non-finite numbers become null."""
+    # Indentation would make this ten times slower.
     try:
-        # Indentation would make this ten times slower.
         return json.dumps(value, allow_nan=False, ensure_ascii=False)
-    except ValueError:
-        return json.dumps(
-            _replace_non_finite(value), allow_nan=False, ensure_ascii=False
-        )
+    except ValueError:  # non-finite numbers, which are rare
+        finite = _replace_non_finite(value)
+        return json.dumps(finite, allow_nan=False, ensure_ascii=False)
 
 
 def read(path: Path) -> SessionDocument:
@@ -206,7 +205,8 @@ def load(path: Path, expected: str) -> dict[str, Any]:
     """Load the plain values of a document, with secrets redacted.
 
     Earlier versions may have written secrets. `expected` describes the kind of file in
-    errors. Raises ReportError for another kind of file.
+    errors. Raises ReportError for another kind of file, and for the document of another
+    schema.
     """
     data = read_bytes(path, expected, LARGEST_BYTES, ReportError)
     if not data.strip():
@@ -214,12 +214,11 @@ def load(path: Path, expected: str) -> dict[str, Any]:
             f"{path}: the file is empty: its session was killed or the disk was full, so its verdicts are unknown; "
             "look at the output and exit code of that session, and judge again"
         )
-    constants: list[str] = []
+    non_finite: list[str] = []  # NaN and Infinity, which only Python accepts in JSON
     try:
-        plain = parse_json(data, constants.append)
-        # Python accepts NaN, other JSON readers do not.
-        if constants and not is_earlier(plain):
-            raise ValueError(f"found {constants[0]}")
+        plain = parse_json(data, non_finite.append)
+        if non_finite and not is_earlier(plain):
+            raise ValueError(f"found {non_finite[0]}")
     except ValueError as error:  # also invalid UTF-8
         raise ReportError(f"{path}: not JSON ({error}); use the {expected}") from None
     schema = plain.get("schema") if isinstance(plain, dict) else None
@@ -229,8 +228,8 @@ def load(path: Path, expected: str) -> dict[str, Any]:
         raise ReportError(
             f"{path}: schema {schema}, expected {SCHEMA}: written by another version of llmbench"
         )
-    shown: dict[str, Any] = make_redactor().redact_values(plain, IDENTIFIERS)
-    return shown
+    redacted: dict[str, Any] = make_redactor().redact_values(plain, IDENTIFIERS)
+    return redacted
 
 
 def is_earlier(plain: Any) -> bool:
@@ -250,8 +249,11 @@ def check(plain: dict[str, Any], path: Path) -> SessionDocument:
 
 
 def _replace_non_finite(value: Any) -> Any:
+    """Replace NaN and infinite numbers by None in nested dicts and lists."""
     if isinstance(value, dict):
         return {str(name): _replace_non_finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_replace_non_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -40,6 +40,9 @@ LABELS = {
 LONGEST_ENVIRONMENT = 200
 """Maximum number of characters for the software of a run: three lines."""
 
+MOST_NOTES = 5
+"""Maximum number of notes in a message."""
+
 COPIED = re.compile(r"`(pytest [^`]+)`")
 """Matches a pytest command that users copy from a text."""
 
@@ -55,11 +58,13 @@ def explain(outcome: OutcomeDocument, *, short: bool) -> str:
     and the evidence. With `short` it contains only the first three.
     """
     title = make_headline(outcome)
-    head = [title] if count_columns(title) <= WIDTH else wrap(title, " " * 12)
-    lines = [*head, *wrap(outcome.text)]
+    fits = count_columns(title) <= WIDTH
+    title_lines = [title] if fits else wrap(title, " " * 12)
+    problem = outcome.text
     if short and outcome.context and outcome.reason == "no-run":
         # The summary prints the complete context once.
-        lines = [*head, *wrap(outcome.context_begin or "")]
+        problem = outcome.context_begin or ""
+    lines = [*title_lines, *wrap(problem)]
     if not short and isinstance(outcome, ConfigurationOutcome):
         lines += wrap(outcome.context)
     if outcome.log:
@@ -80,11 +85,14 @@ def _list_evidence(outcome: OutcomeDocument) -> Iterator[str]:
     yield from _tabulate(outcome)
     for label, text in (*list_facts(outcome), *_list_notes(outcome)):
         fact = f"  {label:<10}{text}"
-        # A file name stays on one line, so that it can be copied.
-        yield from ([fact] if label == "file" else wrap(fact, " " * 12))
+        if label == "file":
+            yield fact  # on one line, so that the file name can be copied
+        else:
+            yield from wrap(fact, " " * 12)
 
 
 def _tabulate(outcome: ConfigurationOutcome) -> Iterator[str]:
+    """Yield the table of metrics and an empty line, or nothing without metrics."""
     rows = compare_metrics(outcome)
     if rows:
         yield f"  {'':<18}{'measured':>16}{'baseline':>16}{'difference':>13}"
@@ -109,23 +117,23 @@ def compare_metrics(outcome: ConfigurationOutcome) -> list[tuple[str, str, str, 
         return []
     rows = []
     for name, definition in list_rows():
+        expected = baseline.get(name)
+        if name not in metrics:
+            continue
         # The log may print a metric that no baseline contains: only JSON has it, and
         # the row shows the computed value.
-        if name in metrics and (definition.printed is None or baseline.get(name)):
-            measured = metrics[name].value
-            expected = baseline.get(name)
-            form = definition.form
-            difference = formatting.format_difference(
-                measured / expected if measured is not None and expected else None
+        if definition.printed is not None and not expected:
+            continue
+        measured = metrics[name].value
+        ratio = measured / expected if measured is not None and expected else None
+        rows.append(
+            (
+                definition.label,
+                definition.form.format(measured),
+                definition.form.format(expected) if expected else "-",
+                formatting.format_difference(ratio),
             )
-            rows.append(
-                (
-                    definition.label,
-                    form.format(measured),
-                    form.format(expected) if expected else "-",
-                    difference,
-                )
-            )
+        )
     return rows
 
 
@@ -163,10 +171,10 @@ def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def _format_limit(outcome: ConfigurationOutcome, limit: float, expected: float) -> str:
-    source = outcome.tolerance_source
-    tolerance = outcome.tolerance + (
-        f", {source}" if source not in ("", "default") else ""
-    )
+    """Return `9.954 s = 9.480 s x 1.05 (tolerance 5 %, baseline)`."""
+    tolerance, source = outcome.tolerance, outcome.tolerance_source
+    if source not in ("", "default"):
+        tolerance += f", {source}"
     allowed = formatting.format_seconds(limit)
     baseline = formatting.format_seconds(expected)
     return f"{allowed} = {baseline} x {limit / expected:.6g} (tolerance {tolerance})"
@@ -174,12 +182,14 @@ def _format_limit(outcome: ConfigurationOutcome, limit: float, expected: float) 
 
 def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> str:
     """Format the measured window: steps, spread and the last step's time."""
-    values, steps = len(outcome.window_seconds), sum(outcome.window_mean_of or ())
-    count = (
-        f"{formatting.count_noun(values, 'mean')} of {steps} steps found"
-        if steps
-        else f"{values} found"
-    )
+    value_count = len(outcome.window_seconds)
+    # Each value is a mean of several steps, or, if this is 0, a single step.
+    averaged_steps = sum(outcome.window_mean_of or ())
+    if averaged_steps:
+        means = formatting.count_noun(value_count, "mean")
+        count = f"{means} of {averaged_steps} steps found"
+    else:
+        count = f"{value_count} found"
     deviation = step_time.standard_deviation
     spread = "" if deviation is None else f", sd {deviation:.3g} s"
     last = formatting.format_seconds(get_set(outcome.last_step_seconds))
@@ -188,7 +198,9 @@ def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> 
     if documented and documented.seconds is not None and outcome.timed == "window":
         seconds = formatting.format_seconds(documented.seconds)
         last += f"; {documented.text} (presumably timed by its document) {seconds}"
-    return f"{outcome.window.text} ({count}{spread}{_format_other_statistic(outcome)}); last step {last}"
+    other_statistic = _format_other_statistic(outcome)
+    found = f"{count}{spread}{other_statistic}"
+    return f"{outcome.window.text} ({found}); last step {last}"
 
 
 def _list_past(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
@@ -200,13 +212,20 @@ def _list_past(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def _list_run_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    run, (age, start) = outcome.run, jobs.find_age(outcome)
-    started = start[:16].replace("T", " ") if start else "at an unknown time"
+    """Yield job, start and age of the run, or of its job if there is no run."""
+    run = outcome.run
+    age, start = jobs.find_age(outcome)
+    started = _format_minute(start) if start else "at an unknown time"
     if run:
         job = f"job {run.job_id}, " if run.job_id else ""
         yield "run", f"{job}started {started} ({run.started_from}), {age} old"
     elif start:
         yield "run", f"none; its job started {started}, {age} old"
+
+
+def _format_minute(iso_time: str) -> str:
+    """Return `2026-11-20 02:00` for `2026-11-20T02:00:31+00:00`."""
+    return iso_time[:16].replace("T", " ")
 
 
 def format_baseline(baseline: ReportedBaseline) -> str:
@@ -236,13 +255,15 @@ def _format_recording(recorded: ReportedRecording | None) -> str:
 
 def _list_job_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
     """Yield nodes, node evidence, GPU-hours, jobs (if several) and files of the runs."""
-    for text in filter(None, (jobs.format_nodes(outcome), outcome.nodes)):
-        yield "nodes", text
+    for text in (jobs.format_nodes(outcome), outcome.nodes):
+        if text:
+            yield "nodes", text
     if cost := sum_configuration(outcome.jobs):
         yield "GPU-hours", format_cost(cost)
-    launched, files = outcome.jobs, jobs.list_files(outcome)
-    for job in launched if len(launched) > 1 else ():
-        yield "job", jobs.format_job(outcome, job)
+    if len(outcome.jobs) > 1:
+        for job in outcome.jobs:
+            yield "job", jobs.format_job(outcome, job)
+    files = jobs.list_files(outcome)
     for file in files[: jobs.MOST_FILES]:
         yield "file", file
     if len(files) > jobs.MOST_FILES:
@@ -272,11 +293,15 @@ def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]
         "interval",
         f"{low} to {high} from {formatting.count_noun(estimate.runs, 'run')}, {confidence}",
     )
-    noise, within = estimate.run_to_run, estimate.within_run_error
+    noise = estimate.run_to_run
+    within_run = (estimate.within_run_error or 0) * 100
+    samples = estimate.effective_sample_size or 0
+    sample_noun = "means" if outcome.window_mean_of else "steps"
     yield (
         "noise",
-        f"{noise.sigma * 100:.2f} % between runs ({noise.source}), {(within or 0) * 100:.2f} % within the run "
-        f"({estimate.effective_sample_size or 0:.0f} independent {'means' if outcome.window_mean_of else 'steps'})",
+        f"{noise.sigma * 100:.2f} % between runs ({noise.source}), "
+        f"{within_run:.2f} % within the run "
+        f"({samples:.0f} independent {sample_noun})",
     )
     detectable = _format_fraction(estimate.detectable)
     yield (
@@ -286,6 +311,7 @@ def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]
 
 
 def _format_fraction(difference: float | None) -> str:
+    """Return `+5.2 %` for 0.052; `-` for None."""
     return formatting.format_difference(None if difference is None else 1 + difference)
 
 
@@ -299,22 +325,16 @@ def _format_other_statistic(outcome: ConfigurationOutcome) -> str:
 
 def _list_notes(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
     """Yield the first notes of an outcome that the message does not contain yet."""
-    # Several attempts have one line each, which replace these notes.
-    listed = (
-        (NoteCode.ATTEMPTS, NoteCode.SEGMENTS)
-        if jobs.list_log_attempts(outcome.tries or ())
-        else ()
-    )
-    text = outcome.text
-    notes = [
-        note
-        for note in outcome.notes
-        if note.code not in listed and note.text not in text
-    ]
-    for note in notes[:5]:
+    notes = [note for note in outcome.notes if note.text not in outcome.text]
+    if jobs.list_log_attempts(outcome.tries or ()):
+        # The message has a line for each attempt, which replaces these notes.
+        replaced = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS)
+        notes = [note for note in notes if note.code not in replaced]
+    for note in notes[:MOST_NOTES]:
         yield "note", format_note(note)
-    if len(notes) > 5:
-        yield "note", f"{len(notes) - 5} more notes in the JUnit report"
+    if len(notes) > MOST_NOTES:
+        more = len(notes) - MOST_NOTES
+        yield "note", f"{more} more notes in the JUnit report"
 
 
 def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
@@ -326,11 +346,12 @@ def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
     if last is None:
         return
     job = f", job {last.job_id}" if last.job_id else ""
-    source = ", ".join(
-        [last.source, *([last.verdict] if last.verdict != "PASS" else [])]
-    )
-    when = f"{last.started[:16].replace('T', ' ')}{job} ({source})"
-    seconds, since = formatting.format_seconds(last.step_time_seconds), ""
+    source = last.source
+    if last.verdict != "PASS":
+        source += f", {last.verdict}"
+    when = f"{_format_minute(last.started)}{job} ({source})"
+    seconds = formatting.format_seconds(last.step_time_seconds)
+    since = ""
     if last.difference is not None:
         size = formatting.format_difference(1 + last.difference)
         days = formatting.count_noun(last.days, "day")
@@ -341,13 +362,17 @@ def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
 
 def _list_since(last: ReportedLastGood) -> Iterator[str]:
     """Yield the differing, the equal and the unknown facts of two runs as texts."""
-    nodes, groups = last.nodes, {"software": last.software, "settings": last.settings}
     changes = [
-        f"{name_label(name)} {_format_change(name, *pair)}"
-        for name, pair in list_differences(last)
+        f"{name_label(name)} {_format_change(name, before, now)}"
+        for name, (before, now) in list_differences(last)
     ]
-    same = [name_label(name) for of in groups.values() for name in of.same]
-    unknown = [name for name, of in groups.items() if not (of.same or of.differs)]
+    same = [name_label(name) for name in (*last.software.same, *last.settings.same)]
+    unknown = []
+    if not (last.software.same or last.software.differs):
+        unknown.append("software")
+    if not (last.settings.same or last.settings.differs):
+        unknown.append("settings")
+    nodes = last.nodes
     if nodes is None:
         unknown.append("nodes")
     elif new_nodes := [node for node in nodes.now if node not in nodes.before]:
@@ -375,18 +400,26 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
 
 
 def list_differences(last: ReportedLastGood) -> list[tuple[str, tuple[str, str]]]:
-    """Return the software and settings that differ from the last good run."""
+    """Return the software and settings that differ from the last good run.
+
+    Each item is the name and the pair of values: then, now.
+    """
     return [*last.software.differs.items(), *last.settings.differs.items()]
 
 
 def _format_change(name: str, before: str, now: str) -> str:
-    return f"{formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, now)}"
+    """Return `2.26.6 -> 2.27.3`; if `name` is "commit", the values are shortened."""
+    old_value = formatting.shorten_setting(name, before)
+    new_value = formatting.shorten_setting(name, now)
+    return f"{old_value} -> {new_value}"
 
 
 def _format_new_nodes(new_nodes: list[str], total: int) -> str:
+    """Return `2 of 16 nodes (history): node3, node7`, or `all 16 nodes (history)`."""
     if len(new_nodes) == total:
         return f"all {formatting.count_noun(total, 'node')} (history)"
-    return f"{len(new_nodes)} of {total} nodes (history): {formatting.join_first(new_nodes)}"
+    names = formatting.join_first(new_nodes)
+    return f"{len(new_nodes)} of {total} nodes (history): {names}"
 
 
 def format_environment(environment: Mapping[str, str | None]) -> str:
@@ -413,6 +446,7 @@ def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
     necessary. A pytest command in backticks gets a separate unbroken line, so that it
     can be copied.
     """
+    # `split` returns prose, command, prose, command, ..., prose.
     before, *segments = COPIED.split(text)
     if not segments:
         return _wrap_prose(text, indent, first)
@@ -424,14 +458,15 @@ def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
 
 def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
     """Wrap a text that contains no command."""
-    # Keep a number and its unit (`7.3 s`) on one line.
-    glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, text)
+    has_no_end_space = text != "" and text.rstrip() == text
     if (
         text.isprintable()
-        and "" != text.rstrip() == text
+        and has_no_end_space
         and len(first) + count_columns(text) <= WIDTH
     ):
         return [f"{first}{text}"]  # fast path: most texts fit on one line
+    # Keep a number and its unit (`7.3 s`) on one line.
+    glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, text)
     return wrap_text(glued, first=first, rest=indent)
 
 

@@ -34,14 +34,14 @@ def describe_job_cost(cost: JobCost) -> JobHours:
 def sum_costs(jobs: Sequence[ReportedJob]) -> JobsCost:
     """Sum the GPU-hours of jobs, in total and lost by cause."""
     costs = [job.gpu_hours for job in jobs]
-    lost = dict.fromkeys(map(str, Loss), 0.0)
+    lost_by_cause = dict.fromkeys(map(str, Loss), 0.0)
     for cost in costs:
-        lost[Loss.REQUEUED] += cost.requeued
-        if cost.lost in lost:
-            lost[cost.lost] += cost.used - cost.requeued
+        lost_by_cause[Loss.REQUEUED] += cost.requeued
+        if cost.lost in lost_by_cause:  # "" if the last start was not wasted
+            lost_by_cause[cost.lost] += cost.used - cost.requeued
     return JobsCost(
         used=sum(cost.used for cost in costs),
-        lost=LostHours(**lost),
+        lost=LostHours(**lost_by_cause),
         unknown_jobs=tuple(job.job_id for job in jobs if not job.gpu_hours.exact),
     )
 
@@ -80,29 +80,29 @@ def format_cost(cost: ConfigurationCost | SessionCost) -> str:
 
     Estimated and allowed hours are added if known, and the jobs with unknown hours.
     """
-    unknown = cost.unknown_jobs
-    used = f"{'at least ' if unknown else ''}{formatting.format_hours(cost.used)} used"
-    limits = (
-        [f"{formatting.format_hours(cost.estimated)} estimated"]
-        if cost.estimated
-        else []
-    )
+    used = f"{formatting.format_hours(cost.used)} used"
+    if cost.unknown_jobs:
+        used = f"at least {used}"
+    limits = []
+    if cost.estimated:
+        limits.append(f"{formatting.format_hours(cost.estimated)} estimated")
     if isinstance(cost, SessionCost) and cost.limit:
         limits.append(f"{cost.limit:,.10g} allowed")
     texts = [f"{used} ({', '.join(limits)})" if limits else used]
-    lost = dict(_list_causes(cost))
-    if lost:
-        causes = [
-            f"{formatting.format_hours(hours)} {cause}" for cause, hours in lost.items()
-        ]
-        listed = ", ".join(causes) if len(causes) > 1 else next(iter(lost))
-        texts.append(
-            f"{formatting.format_hours(sum(lost.values()))} of them lost: {listed}"
+    lost_by_cause = dict(_list_causes(cost))
+    if lost_by_cause:
+        total = formatting.format_hours(sum(lost_by_cause.values()))
+        causes = ", ".join(
+            f"{formatting.format_hours(hours)} {cause}"
+            for cause, hours in lost_by_cause.items()
         )
-    if unknown:
+        if len(lost_by_cause) == 1:
+            (causes,) = lost_by_cause  # without hours, which are the total
+        texts.append(f"{total} of them lost: {causes}")
+    if cost.unknown_jobs:
         names = [
             f"job {job_id}" if job_id else "a possibly submitted job"
-            for job_id in unknown
+            for job_id in cost.unknown_jobs
         ]
         texts.append(f"unknown: {formatting.join_first(names)}")
     return "; ".join(texts)
@@ -118,8 +118,10 @@ def list_cost_properties(jobs: Sequence[ReportedJob]) -> dict[str, str]:
     properties = {
         f"gpu_hours_{name}": f"{hours:.6g}" for name, hours in numbers.items() if hours
     }
-    unknown = ", ".join(job_id or "?" for job_id in cost.unknown_jobs)
-    return {**properties, **({"gpu_hours_unknown_jobs": unknown} if unknown else {})}
+    if cost.unknown_jobs:
+        job_ids = ", ".join(job_id or "?" for job_id in cost.unknown_jobs)
+        properties["gpu_hours_unknown_jobs"] = job_ids
+    return properties
 
 
 def format_job_cost(job: ReportedJob) -> str:
@@ -127,14 +129,16 @@ def format_job_cost(job: ReportedJob) -> str:
     hours = job.gpu_hours
     if not hours.used and not hours.exact:
         return "unknown"
-    lost = hours.lost and f", lost: {hours.lost}"
-    requeued = (
-        f", {formatting.format_hours(hours.requeued)} lost: requeued"
-        if hours.requeued
-        else ""
-    )
-    return f"{'' if hours.exact else 'at least '}{formatting.format_hours(hours.used)}{lost}{requeued}"
+    text = formatting.format_hours(hours.used)
+    if not hours.exact:
+        text = f"at least {text}"
+    if hours.lost:
+        text += f", lost: {hours.lost}"
+    if hours.requeued:
+        text += f", {formatting.format_hours(hours.requeued)} lost: requeued"
+    return text
 
 
 def _list_causes(cost: JobsCost) -> Iterator[tuple[str, float]]:
+    """Yield the causes of lost hours and their hours, without zeros."""
     return ((cause, hours) for cause, hours in asdict(cost.lost).items() if hours)

@@ -78,22 +78,18 @@ def list_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
 
     A launch that only profiles, for example, has no judged job.
     """
-    jobs = outcome.jobs
-    purposes = [job.purpose for job in jobs]
-    return [
-        job
-        for job in jobs
-        if job.purpose == (MEASURE if MEASURE in purposes else purposes[0])
-    ]
+    if not outcome.jobs:
+        return []
+    purposes = [job.purpose for job in outcome.jobs]
+    purpose = MEASURE if MEASURE in purposes else purposes[0]
+    return [job for job in outcome.jobs if job.purpose == purpose]
 
 
 def list_last_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
     """Return the last attempt of each repeat; a retry replaces earlier attempts."""
-    last = {
-        job.repeat: job
-        for job in sorted(list_attempts(outcome), key=lambda job: job.attempt)
-    }
-    return [last[repeat] for repeat in sorted(last)]
+    attempts = sorted(list_attempts(outcome), key=lambda job: job.attempt)
+    last_by_repeat = {job.repeat: job for job in attempts}
+    return [last_by_repeat[repeat] for repeat in sorted(last_by_repeat)]
 
 
 def list_failed_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
@@ -107,9 +103,14 @@ def find_age(outcome: ConfigurationOutcome) -> tuple[str, str | None]:
 
     Returns ("-", None) if neither exists.
     """
+    if outcome.run:
+        return outcome.run.age, outcome.run.started
     started = [job for job in outcome.jobs if job.started]
-    last = outcome.run or max(started, key=lambda job: str(job.started), default=None)
-    return (last.age, last.started) if last else ("-", None)
+    if not started:
+        return "-", None
+    # ISO times sort as text.
+    last = max(started, key=lambda job: str(job.started))
+    return last.age, last.started
 
 
 def format_nodes(outcome: ConfigurationOutcome) -> str:
@@ -121,19 +122,23 @@ def format_nodes(outcome: ConfigurationOutcome) -> str:
 
 def list_properties(outcome: ConfigurationOutcome) -> dict[str, str]:
     """Return the JUnit properties of the jobs; no properties without a launch."""
-    runs = list_last_attempts(outcome)
-    if not runs:
+    last_attempts = list_last_attempts(outcome)
+    if not last_attempts:
         return {}
-    # The judged run may be an earlier run from --llmb-logs.
-    judged = (outcome.run and outcome.run.job_id) or runs[-1].job_id
+    job_id = last_attempts[-1].job_id
+    if outcome.run and outcome.run.job_id:
+        # The judged run may be an earlier run from --llmb-logs.
+        job_id = outcome.run.job_id
     failed = "; ".join(_format_result(job) for job in list_failed_attempts(outcome))
-    counts = str(len(list_attempts(outcome))), str(len(runs))
-    values = dict(
-        zip(PROPERTIES, (judged, format_nodes(outcome), *counts, failed), strict=True)
-    )
-    return {
-        name: value for name, value in values.items() if value
-    } | list_cost_properties(outcome.jobs)
+    values = {
+        "job_id": job_id,
+        "nodes": format_nodes(outcome),
+        "attempts": str(len(list_attempts(outcome))),
+        "runs": str(len(last_attempts)),
+        "failed_attempts": failed,
+    }
+    properties = {name: values[name] for name in PROPERTIES if values[name]}
+    return properties | list_cost_properties(outcome.jobs)
 
 
 def summarize(outcome: ConfigurationOutcome) -> str:
@@ -145,9 +150,8 @@ def summarize(outcome: ConfigurationOutcome) -> str:
     if runs > 1:
         texts.append(f"{runs} runs")
     if failed:
-        texts.append(
-            f"{runs + len(failed)} attempts: {'; '.join(map(_format_result, failed))}"
-        )
+        results = "; ".join(map(_format_result, failed))
+        texts.append(f"{runs + len(failed)} attempts: {results}")
     return ", ".join(texts)
 
 
@@ -161,10 +165,10 @@ def format_job(outcome: ConfigurationOutcome, job: ReportedJob) -> str:
         labels.append(f"run {job.repeat} of {runs}")
     if len(attempts) > 1:
         labels.append(f"attempt {job.attempt} of {len(attempts)}")
-    retried = ", retried" if job.attempt < max(attempts) else ""
-    return ": ".join(
-        filter(None, (", ".join(labels), f"{_format_result(job)}{retried}"))
-    )
+    result = _format_result(job)
+    if job.attempt < max(attempts):
+        result += ", retried"
+    return f"{', '.join(labels)}: {result}" if labels else result
 
 
 def list_files(outcome: ConfigurationOutcome) -> Sequence[str]:
@@ -173,16 +177,17 @@ def list_files(outcome: ConfigurationOutcome) -> Sequence[str]:
 
 
 def _format_result(job: ReportedJob) -> str:
+    """Return `job 12 on n1: 7.325 s`, or without a step time `job 12: FAILED (text)`."""
     name = f"job {job.job_id}" if job.job_id else "job not submitted"
-    nodes = f" on {formatting.fold_nodes(job.nodes)}" if job.nodes else ""
-    measured = (
-        formatting.format_seconds(job.step_seconds)
-        if job.step_seconds is not None
-        else job.state
-    )
-    text = job.text.removeprefix(f"{job.state}: ")
-    result = " ".join(filter(None, (measured, f"({text})" if text else "")))
-    return f"{name}{nodes}: {result}" if result else f"{name}{nodes}"
+    if job.nodes:
+        name += f" on {formatting.fold_nodes(job.nodes)}"
+    result = job.state
+    if job.step_seconds is not None:
+        result = formatting.format_seconds(job.step_seconds)
+    explanation = job.text.removeprefix(f"{job.state}: ")
+    if explanation:
+        result = f"{result} ({explanation})" if result else f"({explanation})"
+    return f"{name}: {result}" if result else name
 
 
 # --- attempts in the logs -------------------------------------------------------------
@@ -210,13 +215,15 @@ def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
     file.
     """
     attempts = measurement.attempts
-    firsts = {attempt.log: attempt.number for attempt in reversed(attempts)}
+    # Reversed, so that the first attempt of a file is the one that remains.
+    first_in_log = {attempt.log: attempt.number for attempt in reversed(attempts)}
+    first_kept = len(attempts) - MOST_KEPT + 1
     return [
         attempt
         for attempt in attempts
         if attempt.judged
-        or attempt.number > len(attempts) - MOST_KEPT
-        or firsts[attempt.log] == attempt.number
+        or attempt.number >= first_kept
+        or attempt.number == first_in_log[attempt.log]
     ]
 
 
@@ -226,15 +233,8 @@ def format_log_attempts(attempts: Sequence[LogAttempt]) -> str | None:
     Returns None for a single attempt.
     """
     omitted, shown = _cut_attempts(attempts, MOST_KEPT)
-    return (
-        "; ".join(
-            (
-                *omitted,
-                *(f"{attempt.number} {_format_end(attempt)}" for attempt in shown),
-            )
-        )
-        or None
-    )
+    ends = [f"{attempt.number} {_format_end(attempt)}" for attempt in shown]
+    return "; ".join([*omitted, *ends]) or None
 
 
 def list_log_attempts(attempts: Sequence[LogAttempt]) -> list[str]:
@@ -252,28 +252,28 @@ def _cut_attempts(
 ) -> tuple[list[str], list[LogAttempt]]:
     """Return a text that counts the omitted attempts (if any), and the attempts to show.
 
-    Both lists are empty for a single attempt.
+    These are the last `most` attempts and the judged one. Both lists are empty for a
+    single attempt.
     """
     if len(attempts) < 2:
         return [], []
-    total = attempts[-1].number
+    total = attempts[-1].number  # reports may lack earlier attempts
     shown = [
         attempt
         for attempt in attempts
         if attempt.judged or attempt.number > total - most
     ]
-    return [f"{total - len(shown)} earlier ones, not judged"] if len(
-        shown
-    ) < total else [], shown
+    omitted_count = total - len(shown)
+    omitted = [f"{omitted_count} earlier ones, not judged"] if omitted_count > 0 else []
+    return omitted, shown
 
 
 def _format_attempt(attempt: LogAttempt) -> str:
+    """Return `2: steps 12 to 50, finished, judged (run/log.out:831)`."""
     position = f"{attempt.log}:{attempt.line}" if attempt.line else attempt.log
-    steps = (
-        ""
-        if attempt.last_step is None
-        else f"steps {attempt.first_step} to {attempt.last_step}, "
-    )
+    steps = ""
+    if attempt.last_step is not None:
+        steps = f"steps {attempt.first_step} to {attempt.last_step}, "
     return f"{attempt.number}: {steps}{_format_end(attempt)} ({position})"
 
 

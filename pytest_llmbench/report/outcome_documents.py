@@ -26,16 +26,16 @@ Timed: TypeAlias = Annotated[
 ]
 
 VERDICTS = (
-    *(
-        "PASS",
-        "REGRESSION",
-        "IMPROVEMENT",
-        "INCONCLUSIVE",
-        "INVALID",
-        "NOT_COMPARABLE",
-        "MISSING",
-    ),
-    *("RECORDED", "TEST_FAILED", "NOT_ASSERTED"),
+    "PASS",
+    "REGRESSION",
+    "IMPROVEMENT",
+    "INCONCLUSIVE",
+    "INVALID",
+    "NOT_COMPARABLE",
+    "MISSING",
+    "RECORDED",
+    "TEST_FAILED",
+    "NOT_ASSERTED",
 )
 
 Verdict: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": VERDICTS})]
@@ -324,8 +324,13 @@ class JobHours(Document, frozen=True, kw_only=True):
 
 
 SUBMISSIONS = (
-    *("intended", "submitted", "not-submitted", "uncertain"),
-    *("unaffordable", "superseded", "stopped"),
+    "intended",
+    "submitted",
+    "not-submitted",
+    "uncertain",
+    "unaffordable",
+    "superseded",
+    "stopped",
 )
 
 
@@ -817,7 +822,7 @@ _Value = TypeVar("_Value")
 
 
 def get_set(value: _Value | UnsetType) -> _Value | None:
-    """Return a value, or None if it is UNSET."""
+    """Return the value of an optional field, or None if the field is UNSET."""
     return None if isinstance(value, UnsetType) else value
 
 

@@ -82,12 +82,18 @@ how they were judged."""
 
 
 def name_outcome(outcome: OutcomeDocument) -> str:
-    """Return the id of an outcome, marked if it was timed like its document."""
+    """Return the id of an outcome, marked if it was timed like its document.
+
+    The mark is `[last step]` if the document timed one step, else `[as documented]`.
+    """
     if outcome.timed != "document":
         return outcome.id
-    window = outcome.window if isinstance(outcome, ConfigurationOutcome) else None
-    last_step = window is not None and window.first == window.last
-    return f"{outcome.id} [{'last step' if last_step else 'as documented'}]"
+    mark = "as documented"
+    if isinstance(outcome, ConfigurationOutcome):
+        window = outcome.window
+        if window.first == window.last:
+            mark = "last step"
+    return f"{outcome.id} [{mark}]"
 
 
 def name_verdict(outcome: OutcomeDocument) -> str:
@@ -96,15 +102,16 @@ def name_verdict(outcome: OutcomeDocument) -> str:
 
 
 def make_headline(outcome: OutcomeDocument) -> str:
-    """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`."""
+    """Return `REGRESSION  grok1_314b-25.05-gb200-bf16-128 (slower-than-bound)`.
+
+    The headline of a check begins with its kind: `SLOW-NODE SLOW_NODE  nodes`.
+    """
     headline = f"{name_verdict(outcome)}  {name_outcome(outcome)}"
     if isinstance(outcome, CheckOutcome) and not is_guard(outcome):
         return f"{outcome.check.upper()} {headline}"
-    return (
-        f"{headline} ({outcome.reason})"
-        if outcome.kind == "configuration"
-        else headline
-    )
+    if isinstance(outcome, ConfigurationOutcome):
+        return f"{headline} ({outcome.reason})"
+    return headline
 
 
 def is_guard(outcome: OutcomeDocument) -> bool:
@@ -172,7 +179,8 @@ def get_mfu(outcome: ConfigurationOutcome) -> tuple[float | None, bool]:
 
     The MFU is None if it is unknown or the step time is meaningless.
     """
-    if get_step_time(outcome)[0] is None:
+    step_seconds, _ = get_step_time(outcome)
+    if step_seconds is None:
         return None, False
     computed, logged = outcome.get_metric("mfu"), outcome.get_metric("mfu_logged")
     if computed is None and logged is not None:
@@ -182,14 +190,20 @@ def get_mfu(outcome: ConfigurationOutcome) -> tuple[float | None, bool]:
 
 def format_mfu(outcome: ConfigurationOutcome) -> str:
     """Format an MFU in percent: `41.5`, `41.5*` (FLOPs of the framework), or `-`."""
-    mfu, logged = get_mfu(outcome)
-    return "-" if mfu is None else f"{mfu * 100:.1f}{'*' * logged}"
+    mfu, by_framework = get_mfu(outcome)
+    if mfu is None:
+        return "-"
+    asterisk = "*" if by_framework else ""
+    return f"{mfu * 100:.1f}{asterisk}"
 
 
 def explain_mfu(outcomes: Iterable[OutcomeDocument]) -> str:
     """Return the legend for the asterisk of `format_mfu`, or "" if none is shown."""
-    marked = any(get_mfu(outcome)[1] for outcome in select_configurations(outcomes))
-    return MFU_LOGGED if marked else ""
+    for outcome in select_configurations(outcomes):
+        _, by_framework = get_mfu(outcome)
+        if by_framework:
+            return MFU_LOGGED
+    return ""
 
 
 # --- all of them ----------------------------------------------------------------------
@@ -202,13 +216,16 @@ def select_worst(outcomes: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
     """
     worst: dict[tuple[str, str], OutcomeDocument] = {}
     for outcome in outcomes:
-        before = worst.setdefault((outcome.suite, outcome.id), outcome)
-        if _rate_severity(outcome) >= _rate_severity(before):
-            worst[outcome.suite, outcome.id] = outcome
+        key = outcome.suite, outcome.id
+        worst_so_far = worst.setdefault(key, outcome)
+        # Of equally severe outcomes the last counts.
+        if _rate_severity(outcome) >= _rate_severity(worst_so_far):
+            worst[key] = outcome
     return list(worst.values())
 
 
 def _rate_severity(outcome: OutcomeDocument) -> int:
+    """Return 0 for a passed outcome, 1 for a skipped one, 2 for a failure."""
     return SEVERITY.get(outcome.status, len(SEVERITY))
 
 
@@ -222,10 +239,16 @@ def sort_outcomes(outcomes: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
 
 
 def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, bool, str]:
+    """Return the sort key of an outcome: kind, verdict, absence, id.
+
+    Absent configurations, unmatched runs and checks keep their order.
+    """
     if isinstance(outcome, ConfigurationOutcome):
         absent = is_absent(outcome)
         return 0, ORDER.index(outcome.verdict), absent, "" if absent else outcome.id
-    return (1 if outcome.kind == "stray" else 2), 0, False, ""
+    if isinstance(outcome, CheckOutcome):
+        return 2, 0, False, ""
+    return 1, 0, False, ""
 
 
 def choose_colour(status: str, verdict: str) -> str:
@@ -249,7 +272,9 @@ def choose_common_colour(outcomes: Sequence[OutcomeDocument]) -> str:
     colours = {choose_colour(outcome.status, outcome.verdict) for outcome in outcomes}
     if "red" in colours:
         return "red"
-    return "green" if colours - {"skipped"} == {"green"} else "yellow"
+    if colours - {"skipped"} == {"green"}:
+        return "green"
+    return "yellow"
 
 
 def explain_no_judged_run(outcomes: Sequence[OutcomeDocument]) -> str:
@@ -280,49 +305,57 @@ def count_verdicts(outcomes: Sequence[OutcomeDocument]) -> VerdictCounts:
 
 
 def _count_verdicts(outcomes: Sequence[OutcomeDocument], status: str) -> dict[str, int]:
-    names = Counter(
+    """Count the outcomes with a status by label, in the order of reports."""
+    counts = Counter(
         _get_count_label(outcome) for outcome in outcomes if outcome.status == status
     )
-    return dict(sorted(names.items(), key=rank_count))
+    return dict(sorted(counts.items(), key=rank_count))
 
 
 def _get_count_label(outcome: OutcomeDocument) -> str:
+    """Return the label under which an outcome counts: its verdict or its reason."""
     if outcome.kind == "configuration" or is_guard(outcome):
         return outcome.verdict
     return outcome.reason.upper()
 
 
-def rank_count(item: tuple[str, int]) -> tuple[int, str]:
-    """Return the sort key of a (verdict, count) pair."""
-    return (
-        ORDER.index(item[0])
-        if item[0] in ORDER
-        else len(ORDER) + (item[0] == Finding.NOTHING_JUDGED)
-    ), item[0]
+def rank_count(label_and_count: tuple[str, int]) -> tuple[int, str]:
+    """Return the sort key of a label and its count.
+
+    Verdicts have the order of `ORDER`. Other labels follow; the last is the finding
+    that nothing was judged.
+    """
+    label, _ = label_and_count
+    if label in ORDER:
+        return ORDER.index(label), label
+    if label == Finding.NOTHING_JUDGED:
+        return len(ORDER) + 1, label
+    return len(ORDER), label
 
 
 def format_counts(outcomes: Sequence[OutcomeDocument]) -> str:
     """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 3 INVALID; 4 skipped: ...`."""
     texts = []
-    for label, names in asdict(count_verdicts(outcomes)).items():
-        if names:
-            texts.append(f"{sum(names.values())} {label}: {join_counts(names.items())}")
-    checks = sum(
+    for colour, counts in asdict(count_verdicts(outcomes)).items():
+        if counts:
+            total = sum(counts.values())
+            texts.append(f"{total} {colour}: {join_counts(counts.items())}")
+    if texts:
+        # Readers of the last line must not mistake it for the verdict of the gate.
+        if any(outcome.timed == "document" for outcome in outcomes):
+            texts.append(BY_DOCUMENT)
+        return "; ".join(texts)
+    passed_checks = sum(
         outcome.kind == "check" and outcome.status == "passed" for outcome in outcomes
     )
-    # Readers of the last line must not mistake it for the verdict of the gate.
-    if texts and any(outcome.timed == "document" for outcome in outcomes):
-        texts.append(BY_DOCUMENT)
-    return "; ".join(texts) or (
-        f"{formatting.count_noun(checks, 'check')} passed"
-        if checks
-        else "nothing judged"
-    )
+    if passed_checks:
+        return f"{formatting.count_noun(passed_checks, 'check')} passed"
+    return "nothing judged"
 
 
-def join_counts(numbers: Iterable[tuple[str, int]]) -> str:
-    """Return `74 PASS, 8 INCONCLUSIVE`."""
-    return ", ".join(f"{number} {name}" for name, number in numbers)
+def join_counts(counts: Iterable[tuple[str, int]]) -> str:
+    """Join labels and their counts: `74 PASS, 8 INCONCLUSIVE`."""
+    return ", ".join(f"{count} {label}" for label, count in counts)
 
 
 # --- findings that do not fail --------------------------------------------------------
@@ -334,20 +367,19 @@ def list_findings(outcomes: Sequence[OutcomeDocument]) -> Iterator[Caution]:
     `not asserted: 1 REGRESSION` counts verdicts that a user's test let pass. `outcomes`
     contains each id once.
     """
-    passed = [outcome for outcome in outcomes if outcome.status != "failed"]
-    verdicts: dict[str, Counter[str]] = {}
-    for outcome in select_checks(passed):
+    not_failed = [outcome for outcome in outcomes if outcome.status != "failed"]
+    counts_by_check: dict[str, Counter[str]] = {}
+    for outcome in select_checks(not_failed):
         if not outcome.overruled and outcome.verdict in SLOWER:
-            verdicts.setdefault(outcome.check, Counter())[outcome.verdict] += 1
+            counts_by_check.setdefault(outcome.check, Counter())[outcome.verdict] += 1
     # Without an item for the trend, its slowdown must be reported here.
     for _ in _find_trends_without_item(outcomes):
-        verdicts.setdefault("trend", Counter())["SLOWER"] += 1
-    for kind, of_kind in verdicts.items():
-        yield Caution(
-            CautionCode.REPORTED_ONLY, f"{kind}: {join_counts(sorted(of_kind.items()))}"
-        )
+        counts_by_check.setdefault("trend", Counter())["SLOWER"] += 1
+    for check, counts in counts_by_check.items():
+        text = f"{check}: {join_counts(sorted(counts.items()))}"
+        yield Caution(CautionCode.REPORTED_ONLY, text)
     overruled = Counter(
-        outcome.overruled for outcome in passed if outcome.overruled in RED
+        outcome.overruled for outcome in not_failed if outcome.overruled in RED
     )
     if overruled:
         yield Caution(
@@ -362,28 +394,30 @@ def _find_trends_without_item(outcomes: Sequence[OutcomeDocument]) -> set[str]:
     The trend item is missing if the user's own tests do not use it, or if the selection
     excludes it. Configurations that failed are left out.
     """
-    items = {
+    # The id of a trend item is the id of its configuration.
+    with_item = {
         outcome.id for outcome in select_checks(outcomes) if outcome.check == "trend"
     }
-    passed = (
-        outcome
+    slower = {
+        outcome.configuration.id
         for outcome in select_configurations(outcomes)
-        if outcome.status != "failed"
-    )
-    return {
-        outcome.configuration.id for outcome in passed if _has_become_slower(outcome)
-    } - items
+        if outcome.status != "failed" and _has_become_slower(outcome)
+    }
+    return slower - with_item
 
 
 def _has_become_slower(outcome: ConfigurationOutcome) -> bool:
+    """True if unacknowledged lasting slowdowns add up to at least `LEAST`."""
     lasting = [
         change
         for change in outcome.changes
         if change.stands and change.acknowledged is None
     ]
     # A speed-up does not compensate for a slowdown; several small slowdowns add up.
-    slower = [float(change.difference) for change in lasting if change.difference > 0]
-    return math.prod(1 + difference for difference in slower) >= 1 + LEAST
+    slowdowns = [
+        float(change.difference) for change in lasting if change.difference > 0
+    ]
+    return math.prod(1 + slowdown for slowdown in slowdowns) >= 1 + LEAST
 
 
 class SessionState(StrEnum):
