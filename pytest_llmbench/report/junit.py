@@ -58,21 +58,20 @@ def render(
     """
     from junit_xml import TestSuite
 
-    cases = defaultdict(list)
+    cases_by_suite = defaultdict(list)
     for outcome in sorted(select_worst(outcomes), key=attrgetter("suite", "id")):
-        cases[outcome.suite].append(_make_case(outcome))
+        cases_by_suite[outcome.suite].append(_make_case(outcome))
     if problems:
-        cases[SESSION].append(_make_session_case(problems))
-    stamp = now.isoformat(timespec="seconds")
+        cases_by_suite[SESSION].append(_make_session_case(problems))
+    timestamp = now.isoformat(timespec="seconds")
     suites = [
-        TestSuite(name, of_suite, timestamp=stamp).build_xml_doc()
-        for name, of_suite in cases.items()
+        TestSuite(name, cases, timestamp=timestamp).build_xml_doc()
+        for name, cases in cases_by_suite.items()
     ]
-    totals = ("tests", "failures", "errors")
-    sums = {
-        name: str(sum(int(suite.attrib[name]) for suite in suites)) for name in totals
-    }
-    root = ElementTree.Element("testsuites", sums)
+    totals = {}
+    for name in ("tests", "failures", "errors"):
+        totals[name] = str(sum(int(suite.attrib[name]) for suite in suites))
+    root = ElementTree.Element("testsuites", totals)
     root.extend(suites)
     for element in root.iter():
         _make_valid(element)
@@ -82,6 +81,7 @@ def render(
 
 
 def _make_session_case(problems: Sequence[str]) -> TestCase:
+    """Build the JUnit case of the session, which is an error with all problems."""
     from junit_xml import TestCase
 
     case = TestCase("session", f"llmbench.{SESSION}")
@@ -90,11 +90,13 @@ def _make_session_case(problems: Sequence[str]) -> TestCase:
 
 
 def _make_case(outcome: OutcomeDocument) -> TestCase:
-    """Build the JUnit case of an outcome. The duration is that of the window."""
+    """Build the JUnit case of an outcome, with the duration of the window.
+
+    So the duration graph of a CI server follows the step time. The test itself takes
+    only milliseconds.
+    """
     from junit_xml import TestCase
 
-    # The duration is that of the window, not of the test (milliseconds), so that the
-    # duration graph of a CI server follows the step time.
     seconds = _sum_window(outcome) if isinstance(outcome, ConfigurationOutcome) else 0
     case = TestCase(
         outcome.id,
@@ -102,10 +104,10 @@ def _make_case(outcome: OutcomeDocument) -> TestCase:
         elapsed_sec=seconds,
         stdout=_make_system_out(outcome),
     )
-    # Must not be empty: junit-xml drops a failure without message and output, and the
-    # case would count as passed.
+    # junit-xml drops a failure without message and output, and the case would count as
+    # passed. So the message must not be empty.
     message = _join_lines(f"{name_verdict(outcome)}: {outcome.text}")
-    if outcome.status not in SEVERITY:
+    if outcome.status not in SEVERITY:  # neither passed nor skipped
         case.add_failure_info(message, explain(outcome, short=False), outcome.reason)
     elif outcome.status == "skipped":
         # GitLab shows the text, other servers the attribute.
@@ -116,10 +118,11 @@ def _make_case(outcome: OutcomeDocument) -> TestCase:
 def _sum_window(outcome: ConfigurationOutcome) -> float:
     """Sum the times of the steps in the window, in seconds."""
     values = outcome.window_seconds
-    steps = outcome.window_mean_of or (1,) * len(values)
+    # A value is the time of one step, or the mean of several steps.
+    step_counts = outcome.window_mean_of or (1,) * len(values)
     return sum(
-        value * count
-        for value, count in zip(values, steps, strict=True)
+        value * step_count
+        for value, step_count in zip(values, step_counts, strict=True)
         if value is not None and value > 0
     )
 
@@ -133,18 +136,21 @@ def _make_classname(outcome: OutcomeDocument) -> str:
     if isinstance(outcome, ConfigurationOutcome):
         key = outcome.configuration
         names = [key.recipe, key.release, key.gpu, key.dtype]
+    elif isinstance(outcome, CheckOutcome):
+        names = [outcome.check]
     else:
-        names = [outcome.check if isinstance(outcome, CheckOutcome) else "unmatched"]
+        names = ["unmatched"]
     return ".".join(["llmbench", *(name.replace(".", "_") for name in names)])
 
 
 def _make_system_out(outcome: OutcomeDocument) -> str:
-    lines = (
-        (name, _join_lines(str(value)))
-        for name, value in _list_values(outcome)
-        if value is not None
-    )
-    return "\n".join(f"{name}: {value}" for name, value in lines if value)
+    """Return the output of a case: a line `name: value` for each known value."""
+    lines = []
+    for name, value in _list_values(outcome):
+        text = "" if value is None else _join_lines(str(value))
+        if text:
+            lines.append(f"{name}: {text}")
+    return "\n".join(lines)
 
 
 def _join_lines(text: str) -> str:
@@ -161,12 +167,11 @@ def _list_values(outcome: OutcomeDocument) -> Iterator[tuple[str, object]]:
         yield from list_properties(outcome)
         yield from _list_configuration_values(outcome)
     else:
-        yield from (
-            ("timed", outcome.timed),
-            ("verdict", outcome.verdict),
-            ("reason", outcome.reason),
-        )
-        yield from (("log", outcome.log), ("text", outcome.text))
+        yield "timed", outcome.timed
+        yield "verdict", outcome.verdict
+        yield "reason", outcome.reason
+        yield "log", outcome.log
+        yield "text", outcome.text
 
 
 def _list_configuration_values(
@@ -175,31 +180,36 @@ def _list_configuration_values(
     """Yield the JUnit properties of a configuration as (name, value)."""
     yield "tolerance", outcome.tolerance
     if outcome.log_difference is not None and outcome.verdict in JUDGED:
-        yield (
-            "difference",
-            formatting.format_difference(math.exp(outcome.log_difference)),
-        )
+        ratio = math.exp(outcome.log_difference)
+        yield "difference", formatting.format_difference(ratio)
     yield "text", outcome.text
     yield "context", outcome.context
+    age, started = jobs.find_age(outcome)
     if outcome.run:
         yield from _list_run_values(outcome.run)
-    elif (job := jobs.find_age(outcome))[1]:
-        yield "started", f"{job[1]} (its job), {job[0]} old"
+    elif started:
+        yield "started", f"{started} (its job), {age} old"
     yield "environment", format_environment(outcome.environment)
     yield "last_good", "; ".join(text for _, text in list_last_good(outcome.last_good))
     if outcome.line:
         yield "log_line", outcome.line
     yield "node_finding", outcome.nodes
-    yield from (("launched", jobs.format_job(outcome, job)) for job in outcome.jobs)
-    yield from (("file", file) for file in jobs.list_files(outcome))
-    for label, notes in (("problem", outcome.problems), ("note", outcome.notes)):
-        yield from ((label, f"{note.code}: {format_note(note)}") for note in notes)
-    yield from (("also", text) for text in list_other_baselines(outcome))
+    for job in outcome.jobs:
+        yield "launched", jobs.format_job(outcome, job)
+    for file in jobs.list_files(outcome):
+        yield "file", file
+    for problem in outcome.problems:
+        yield "problem", f"{problem.code}: {format_note(problem)}"
+    for note in outcome.notes:
+        yield "note", f"{note.code}: {format_note(note)}"
+    for text in list_other_baselines(outcome):
+        yield "also", text
     yield from _list_metrics(outcome)
     yield "baseline", format_baseline(outcome.baseline)
 
 
 def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
+    """Yield the metrics that `list_properties` omits, and the baseline's metrics."""
     if outcome.verdict not in COUNTING:  # otherwise a property contains it
         yield "last_step_seconds", get_set(outcome.last_step_seconds)
     published = list_property_names()
@@ -215,14 +225,10 @@ def _list_run_values(run: ReportedRun) -> Iterator[tuple[str, object]]:
     """Yield the JUnit properties of a run as (name, value)."""
     yield "run", run.id
     yield "job", run.job_id
-    yield (
-        "started",
-        f"{run.started or 'at an unknown time'} ({run.started_from}), {run.age} old",
-    )
-    yield (
-        "restart",
-        f"{run.attempt} (of {formatting.count_noun(run.attempts, 'log file')})",
-    )
+    started = run.started or "at an unknown time"
+    yield "started", f"{started} ({run.started_from}), {run.age} old"
+    log_files = formatting.count_noun(run.attempts, "log file")
+    yield "restart", f"{run.attempt} (of {log_files})"
     yield "identified", run.identified
 
 
@@ -238,6 +244,7 @@ def _make_valid(element: ElementTree.Element) -> None:
 
 
 def _escape_illegal(text: str) -> str:
+    """Write characters that are illegal in XML as escapes, such as `\\x1b`."""
     return ILLEGAL.sub(
         lambda match: match.group().encode("unicode_escape").decode("ascii"), text
     )

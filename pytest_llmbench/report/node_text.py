@@ -88,16 +88,19 @@ class NodesDocument(Struct, frozen=True, kw_only=True):
 
 
 def describe(search: NodeSearch) -> NodesDocument:
-    """Convert a search into its document; secrets are not redacted yet."""
+    """Convert a search into its document, without unprintable characters.
+
+    Secrets are not redacted yet.
+    """
     evidence = search.evidence
-    nights = sorted({run.started.date() for run in search.runs.values()})
+    dates = sorted({run.started.date() for run in search.runs.values()})
     document = NodesDocument(
         exit_code=EXIT_CODES[search.answer],
         answer=str(search.answer),
         history=search.history,
         since=search.since.isoformat() if search.since else None,
-        first_night=nights[0].isoformat() if nights else None,
-        last_night=nights[-1].isoformat() if nights else None,
+        first_night=dates[0].isoformat() if dates else None,
+        last_night=dates[-1].isoformat() if dates else None,
         nights=evidence.nights,
         runs=evidence.runs,
         runs_with_nodes=evidence.runs_with_nodes,
@@ -131,14 +134,16 @@ def _describe_suspect(suspect: Suspect, search: NodeSearch) -> ReportedSuspect:
 
 
 def _describe_run(name: str, search: NodeSearch) -> SuspectRun:
+    """Build the record of a run by its name in the search."""
     run = search.runs[name]
+    differences = search.evidence.differences or {}
     return SuspectRun(
         number=run.number or None,
         configuration=run.configuration,
         started=run.started.isoformat(),
         job_id=run.job_id,
         step_seconds=run.seconds,
-        difference=(search.evidence.differences or {})[name],
+        difference=differences[name],
         nodes=tuple(sorted(run.nodes)),
     )
 
@@ -150,51 +155,50 @@ def format_text(document: NodesDocument) -> str:
     """Format a search for the terminal, 79 columns wide."""
     lines = wrap(format_coverage(document), "  ")
     if document.too_few_nights:
-        skipped = f"skipped, fewer than {document.fewest_nights} daily runs"
+        configurations = formatting.join_first(document.too_few_nights)
         lines += wrap(
-            f"{skipped}: {formatting.join_first(document.too_few_nights)}", "  "
+            f"skipped, fewer than {document.fewest_nights} daily runs: {configurations}",
+            "  ",
         )
     for suspect in document.named:
-        lines += [
-            "",
-            *wrap(format_suspect(suspect), "  "),
-            *format_facts(suspect, document),
-        ]
+        lines.append("")
+        lines += wrap(format_suspect(suspect), "  ")
+        lines += format_facts(suspect, document)
     if not document.named:
-        lines += ["", *wrap(format_answer(document), "  "), *format_suspects(document)]
+        lines.append("")
+        lines += wrap(format_answer(document), "  ")
+        lines += format_suspects(document)
     return "\n".join(lines)
 
 
 def format_facts(suspect: ReportedSuspect, document: NodesDocument) -> list[str]:
     """Return the evidence for a slow node, and the option that excludes it, as lines."""
-    facts = _list_facts(suspect, document)
-    return [
-        line
-        for name, text in facts
-        for line in wrap(text, " " * 12, first=f"  {name:<10}")
-    ]
+    lines = []
+    for label, text in _list_facts(suspect, document):
+        lines += wrap(text, " " * 12, first=f"  {label:<10}")
+    return lines
 
 
 def format_suspects(document: NodesDocument) -> list[str]:
-    """Return a line for each suspect."""
-    return [
-        line
-        for text in _list_suspects(document)
-        for line in wrap(text, "    ", first="  ")
-    ]
+    """Return the first suspects and the number of the others, as wrapped lines."""
+    lines = []
+    for text in _list_suspects(document):
+        lines += wrap(text, "    ", first="  ")
+    return lines
 
 
 def format_coverage(document: NodesDocument) -> str:
     """Describe the searched runs: `history.db: 30 days, ...; nodes of 58 of 60 runs`."""
-    counted = f"nodes known for {document.runs_with_nodes} of {formatting.count_noun(document.runs, 'run')}"
+    runs = formatting.count_noun(document.runs, "run")
+    coverage = f"nodes known for {document.runs_with_nodes} of {runs}"
     if not document.runs:
-        return f"{document.history}: {counted if document.too_few_nights else 'no run with known nodes'}"
-    span = " to ".join(
-        dict.fromkeys(filter(None, (document.first_night, document.last_night)))
-    )
+        text = coverage if document.too_few_nights else "no run with known nodes"
+        return f"{document.history}: {text}"
+    dates = [date for date in (document.first_night, document.last_night) if date]
+    span = " to ".join(dict.fromkeys(dates))  # a single day once
     days = formatting.count_noun(document.nights, "day")
     nodes = formatting.count_noun(document.node_count, "node")
-    return f"{document.history}: {days}, {span}; {nodes}; {counted}"
+    return f"{document.history}: {days}, {span}; {nodes}; {coverage}"
 
 
 def format_answer(document: NodesDocument) -> str:
@@ -217,17 +221,16 @@ def format_answer(document: NodesDocument) -> str:
 
 def format_suspect(suspect: ReportedSuspect) -> str:
     """Return `n7 is slow: +9.8 % (+9.1 % to +10.6 %), confidence 99.9 %`."""
-    several = len(suspect.nodes) > 1
-    nodes = formatting.fold_nodes(suspect.nodes)
-    slow = (
-        f"one of {nodes}, always in the same runs, is slow"
-        if several
-        else f"{nodes} is slow"
-    )
-    return f"{slow}: {_format_slowness(suspect)}, confidence {_format_probability(suspect)}"
+    finding = f"{formatting.fold_nodes(suspect.nodes)} is slow"
+    if len(suspect.nodes) > 1:
+        nodes = formatting.fold_nodes(suspect.nodes)
+        finding = f"one of {nodes}, always in the same runs, is slow"
+    slowness, confidence = _format_slowness(suspect), _format_probability(suspect)
+    return f"{finding}: {slowness}, confidence {confidence}"
 
 
 def _format_slowness(suspect: ReportedSuspect) -> str:
+    """Return the estimated slowness and its interval: `+9.8 % (+9.1 % to +10.6 %)`."""
     slowness, low, high = (
         formatting.format_difference(1 + value)
         for value in (suspect.slowness, suspect.low, suspect.high)
@@ -236,8 +239,9 @@ def _format_slowness(suspect: ReportedSuspect) -> str:
 
 
 def _format_probability(suspect: ReportedSuspect) -> str:
-    """Format a probability in percent, at most 99.9 %."""
-    return f"{math.floor(1000 * min(suspect.probability, 0.999)) / 10:g} %"
+    """Format a probability in percent, rounded down to one decimal, at most 99.9 %."""
+    permille = math.floor(1000 * min(suspect.probability, 0.999))
+    return f"{permille / 10:g} %"
 
 
 def _list_facts(
@@ -248,8 +252,8 @@ def _list_facts(
     for run in _pick_runs(suspect):
         yield "", _format_run(run)
     for run in suspect.fast_runs:
-        # A fast run of this session: the node may be repaired, or only slow at times.
-        if not run.number:
+        is_of_this_session = not run.number
+        if is_of_this_session:  # the node may be repaired, or only slow at times
             yield "but fast", _format_run(run)
     cleared = formatting.count_noun(document.cleared, "node")
     yield "cleared", f"{cleared} of {document.node_count}, by fast runs with them"
@@ -260,34 +264,36 @@ def _list_facts(
 
 
 def _count_slow(suspect: ReportedSuspect) -> str:
-    slow, fast = len(suspect.slow_runs), len(suspect.fast_runs)
-    return f"{slow} of {formatting.count_noun(slow + fast, 'run')} with it were slow"
+    """Return `5 of 7 runs with it were slow`."""
+    slow = len(suspect.slow_runs)
+    runs = formatting.count_noun(slow + len(suspect.fast_runs), "run")
+    return f"{slow} of {runs} with it were slow"
 
 
 def _pick_runs(suspect: ReportedSuspect) -> Sequence[SuspectRun]:
     """Return the last slow runs, newest first."""
-    return list(suspect.slow_runs[: -SHOWN - 1 : -1])
+    return suspect.slow_runs[-SHOWN:][::-1]
 
 
 def _format_run(run: SuspectRun) -> str:
+    """Return `2025-11-20   +9.8 %  run 71  grok1_314b-25.05-gb200-bf16-128`."""
     difference = formatting.format_difference(1 + run.difference)
     name = f"run {run.number}" if run.number else f"job {run.job_id}"
     return f"{run.started[:10]} {difference:>8}  {name}  {run.configuration}"
 
 
 def _list_suspects(document: NodesDocument) -> list[str]:
-    """Return a line for each of the first suspects, and the number of the others."""
-    suspects = document.suspects
-    texts = [
-        f"{formatting.fold_nodes(suspect.nodes)}  {_format_probability(suspect)}, {_format_slowness(suspect)}; "
-        f"{_count_slow(suspect)}{DOUBTS.get(NodeDoubt(suspect.doubt), '') if suspect.doubt else ''}"
-        for suspect in suspects[:SHOWN]
-    ]
-    return [
-        *texts,
-        *(
-            [f"and {len(suspects) - SHOWN} more (--json has all)"]
-            if len(suspects) > SHOWN
-            else []
-        ),
-    ]
+    """Return a text for each of the first suspects, and the number of the others."""
+    texts = [_format_unnamed(suspect) for suspect in document.suspects[:SHOWN]]
+    omitted_count = len(document.suspects) - SHOWN
+    if omitted_count > 0:
+        texts.append(f"and {omitted_count} more (--json has all)")
+    return texts
+
+
+def _format_unnamed(suspect: ReportedSuspect) -> str:
+    """Describe a suspect that was not named: probability, slowness, runs, doubt."""
+    nodes = formatting.fold_nodes(suspect.nodes)
+    evidence = f"{_format_probability(suspect)}, {_format_slowness(suspect)}"
+    doubt = DOUBTS.get(NodeDoubt(suspect.doubt), "") if suspect.doubt else ""
+    return f"{nodes}  {evidence}; {_count_slow(suspect)}{doubt}"

@@ -43,6 +43,9 @@ from pytest_llmbench.report.verdicts import (
 MOST_BYTES = 1024 * 1024
 """Maximum size of the job summary of a step; GitHub discards a larger one completely."""
 
+RESERVED = 100
+"""Bytes of a table that are reserved for the number of rows that do not fit."""
+
 MOST_ANNOTATIONS = 10
 """Maximum number of annotations of one level in a step; GitHub drops further ones."""
 
@@ -87,9 +90,10 @@ def render_job_summary(
         sections[_choose_section(outcome)].append(outcome)
     for title in SECTIONS:
         if sections[title]:
-            text += _render_section(title, sections[title], room - len(text.encode()))
-    legend = _escape(explain_mfu(shown))
-    return text + legend if len((text + legend).encode()) <= room else text
+            remaining_bytes = room - len(text.encode())
+            text += _render_section(title, sections[title], remaining_bytes)
+    with_legend = text + _escape(explain_mfu(shown))
+    return with_legend if len(with_legend.encode()) <= room else text
 
 
 def _render_head(
@@ -97,15 +101,22 @@ def _render_head(
     shown: Sequence[OutcomeDocument],
     ending: SessionEnding,
 ) -> str:
-    """Render the head of the job summary: state, cautions and counts."""
-    red = any(outcome.status == "failed" for outcome in shown)
-    state, details = ending.describe(shown, green=not red and not ending.failures)
+    """Render the head of the job summary: state, cautions and counts.
+
+    `shown` contains the worst outcome of each id.
+    """
+    has_failed = any(outcome.status == "failed" for outcome in shown)
+    green = not has_failed and not ending.failures
+    state, details = ending.describe(shown, green=green)
     cautions = "".join(
         f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions)
     )
-    nothing, count = explain_no_judged_run(outcomes), format_counts(outcomes)
-    texts = map(_escape, (*ending.failures, nothing, count))
-    paragraphs = [f"### llmbench: {state}{details}", cautions, *texts]
+    texts = [
+        *ending.failures,
+        explain_no_judged_run(outcomes),
+        format_counts(outcomes),
+    ]
+    paragraphs = [f"### llmbench: {state}{details}", cautions, *map(_escape, texts)]
     return "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
 
 
@@ -120,8 +131,9 @@ def _choose_section(outcome: OutcomeDocument) -> str:
         return "only reported"
     if _is_doubtful(outcome):
         return "inconclusive"
-    passed = outcome.status == "passed" and not isinstance(outcome, CheckOutcome)
-    return "passed" if passed else ""
+    if outcome.status == "passed" and not isinstance(outcome, CheckOutcome):
+        return "passed"
+    return ""
 
 
 def append_job_summary(
@@ -132,8 +144,8 @@ def append_job_summary(
     Raises OSError if the file cannot be read or written.
     """
     # Another session of the same step may have written to the file.
-    used = path.stat().st_size if path.exists() else 0
-    text = render_job_summary(outcomes, ending, MOST_BYTES - used)
+    used_bytes = path.stat().st_size if path.exists() else 0
+    text = render_job_summary(outcomes, ending, MOST_BYTES - used_bytes)
     with path.open("a", encoding="utf-8") as file:
         file.write(text)
 
@@ -146,22 +158,19 @@ def list_workflow_commands(
     Failed items become errors; inconclusive and only reported items become warnings.
     """
     shown = sort_outcomes(select_worst(outcomes))
-    red = [
-        ("llmbench", text)
-        for text in filter(None, (*failures, explain_no_judged_run(outcomes)))
-    ]
-    red += [_annotate(outcome) for outcome in shown if outcome.status == "failed"]
-    doubtful = [
-        _annotate(outcome)
-        for outcome in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))
-    ]
+    session_problems = [*failures, explain_no_judged_run(outcomes)]
+    errors = [("llmbench", text) for text in session_problems if text]
+    errors += [_annotate(outcome) for outcome in shown if outcome.status == "failed"]
+    warnings = [_annotate(outcome) for outcome in shown if _is_only_reported(outcome)]
+    warnings += [_annotate(outcome) for outcome in shown if _is_doubtful(outcome)]
     return [
-        *_format_commands("error", red, "red"),
-        *_format_commands("warning", doubtful, "inconclusive"),
+        *_format_commands("error", errors, "red"),
+        *_format_commands("warning", warnings, "inconclusive"),
     ]
 
 
 def _is_only_reported(outcome: OutcomeDocument) -> bool:
+    """True for a check that found a slowdown but is only reported."""
     return (
         isinstance(outcome, CheckOutcome)
         and outcome.status == "passed"
@@ -170,9 +179,9 @@ def _is_only_reported(outcome: OutcomeDocument) -> bool:
 
 
 def _is_doubtful(outcome: OutcomeDocument) -> bool:
-    is_configuration = isinstance(outcome, ConfigurationOutcome)
+    """True for a configuration that passed although its verdict is INCONCLUSIVE."""
     return (
-        is_configuration
+        isinstance(outcome, ConfigurationOutcome)
         and outcome.status == "passed"
         and outcome.verdict == "INCONCLUSIVE"
     )
@@ -187,45 +196,60 @@ def _render_section(title: str, outcomes: Sequence[OutcomeDocument], room: int) 
     if title == "passed":
         start = f"<details><summary>{len(outcomes)} {title}</summary>\n\n{HEAD}"
         end = "\n</details>\n\n"
-    # Reserve 100 bytes for the count of the rows that do not fit.
-    remaining = room - len((start + end).encode()) - 100
+    remaining_bytes = room - len((start + end).encode()) - RESERVED
     rows: list[str] = []
-    for row in map(_render_row, outcomes):
-        remaining -= len(row.encode())
-        if remaining < 0:
+    for outcome in outcomes:
+        row = _render_row(outcome)
+        remaining_bytes -= len(row.encode())
+        if remaining_bytes < 0:
             break
         rows.append(row)
-    more = len(outcomes) - len(rows)
-    if more:
-        rows.append(f"| | {more} more | | | | no room for them here: see the log | |\n")
+    omitted_count = len(outcomes) - len(rows)
+    if omitted_count:
+        rows.append(
+            f"| | {omitted_count} more | | | | no room for them here: see the log | |\n"
+        )
     text = f"{start}{''.join(rows)}{end}"
     return text if len(text.encode()) <= room else ""
 
 
 def _render_row(outcome: OutcomeDocument) -> str:
-    """Render the table row of an outcome in the job summary."""
-    numbers = ("", "", "")
+    """Render the table row of an outcome in the job summary.
+
+    The columns are those of `HEAD`.
+    """
+    step_time, difference, mfu = "", "", ""
     if isinstance(outcome, ConfigurationOutcome):
-        numbers = (*format_step_time(outcome), format_mfu(outcome))
-    log = (
-        f" ({locate_log(outcome)})"
-        if outcome.status == "failed" and outcome.log
-        else ""
+        step_time, difference = format_step_time(outcome)
+        mfu = format_mfu(outcome)
+    why = clip(outcome.text, LONGEST)
+    if outcome.status == "failed" and outcome.log:
+        why += f" ({locate_log(outcome)})"
+    for label, text in _list_past(outcome):
+        why += f"; {label}: {text}"
+    cells = (
+        name_verdict(outcome),
+        name_outcome(outcome),
+        step_time,
+        difference,
+        mfu,
+        why,
+        advise(outcome),
     )
-    past = [f"{label}: {text}" for label, text in _list_past(outcome)]
-    texts = "; ".join([clip(outcome.text, LONGEST) + log, *past]), advise(outcome)
-    cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
 
 def _annotate(outcome: OutcomeDocument) -> tuple[str, str]:
+    """Return the title and the text of an outcome's annotation."""
     log = f"\nlog: {locate_log(outcome)}" if outcome.log else ""
     past = "".join(f"\n{label}: {text}" for label, text in _list_past(outcome))
     text = f"{clip(outcome.text, LONGEST)}{log}\nnext: {advise(outcome)}{past}"
-    return " ".join(make_headline(outcome).split()), text
+    title = " ".join(make_headline(outcome).split())
+    return title, text
 
 
 def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
+    """Return labels and texts about the last good run, if there is one."""
     last = outcome.last_good if isinstance(outcome, ConfigurationOutcome) else None
     return [(label, clip(text, LONGEST)) for label, text in list_last_good(last)]
 
@@ -233,22 +257,27 @@ def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
 def _format_commands(
     level: str, messages: Sequence[tuple[str, str]], state: str
 ) -> Iterator[str]:
-    """Yield the annotation commands of one level, at most MOST_ANNOTATIONS."""
-    # The last annotation counts the ones that GitHub would drop silently.
-    shown = (
-        messages
-        if len(messages) <= MOST_ANNOTATIONS
-        else messages[: MOST_ANNOTATIONS - 1]
-    )
+    """Yield the annotation commands of one level, at most MOST_ANNOTATIONS.
+
+    `messages` are pairs of title and text. If some are left out, the last annotation
+    counts them: `3 more are red`, with `state` as the adjective.
+    """
+    shown = messages
+    if len(messages) > MOST_ANNOTATIONS:
+        # GitHub would drop the others silently.
+        shown = messages[: MOST_ANNOTATIONS - 1]
     for title, text in shown:
         yield f"::{level} title={_escape_property(title)}::{_escape_data(text)}"
-    if len(shown) < len(messages):
-        yield f"::{level} title=llmbench::{len(messages) - len(shown)} more are {state}: see the job summary"
+    omitted_count = len(messages) - len(shown)
+    if omitted_count:
+        text = f"{omitted_count} more are {state}: see the job summary"
+        yield f"::{level} title=llmbench::{text}"
 
 
 def _escape(text: str) -> str:
-    """Escape a text for Markdown, also inside a table cell."""
-    return MARKUP.sub(lambda match: f"&#{ord(match.group())};", " ".join(text.split()))
+    """Escape a text for Markdown, also inside a table cell, and join its lines."""
+    line = " ".join(text.split())
+    return MARKUP.sub(lambda match: f"&#{ord(match.group())};", line)
 
 
 def _escape_data(text: str) -> str:
@@ -275,18 +304,22 @@ def make_message(session: SessionDocument, link: str = "") -> str:
     )
     started = session.started[:16].replace("T", " ")
     failed = [outcome for outcome in session.outcomes if outcome.status == "failed"]
-    red = list(map(_format_item, sort_outcomes(failed)))
+    failed_items = [_format_item(outcome) for outcome in sort_outcomes(failed)]
     cautions = [f"caution: {text}" for text in list_caution_texts(session.cautions)]
     # Failed items get more lines than cautions.
-    cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
-    failures = session.failures
-    more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+    most_cautions = MOST_CAUTIONS if failed_items else ROOM
+    cautions = _limit(cautions, most_cautions, " cautions")
+    failure = ""
+    if session.failures:
+        failure = _shorten(session.failures[0])
+        if len(session.failures) > 1:
+            failure += f" (and {len(session.failures) - 1} more)"
     lines = [
         f"llmbench {state.upper()}{details}, {started} UTC: {session.count}",
         *map(_shorten, cautions),
-        f"{_shorten(failures[0])}{more}" if failures else "",
+        failure,
         _shorten(explain_no_judged_run(session.outcomes)),
-        *_limit(red, ROOM - len(cautions)),
+        *_limit(failed_items, ROOM - len(cautions)),
         link,
     ]
     return "\n".join(filter(None, lines))
@@ -306,19 +339,27 @@ def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
     """Cut lines to `most`; the last line then counts the omitted ones."""
     if len(lines) <= most:
         return list(lines)
-    return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
+    shown = lines[: most - 1]
+    return [*shown, f"and {len(lines) - len(shown)} more{noun}"]
 
 
 def _format_item(outcome: OutcomeDocument) -> str:
+    """Format a failed item: verdict, id, and the step time if it was judged.
+
+    `REGRESSION grok1: +6.0 % (10.05 s, expected 9.480 s, MFU 41.5 %)`
+    """
     title = f"{name_verdict(outcome)} {name_outcome(outcome)}"
     if isinstance(outcome, ConfigurationOutcome) and outcome.verdict in JUDGED:
         step_time, change = format_step_time(outcome)
         expected = format_seconds(outcome.expected_seconds)
-        mfu, logged = get_mfu(outcome)
-        rate = "" if mfu is None else f", {'logged ' * logged}MFU {mfu * 100:.1f} %"
+        details = f"{step_time}, expected {expected}"
+        mfu, by_framework = get_mfu(outcome)
+        if mfu is not None:
+            name = "logged MFU" if by_framework else "MFU"
+            details += f", {name} {mfu * 100:.1f} %"
         last = outcome.last_good
         since = f", last good {last.started[:10]}" if last else ""
-        return f"{title}: {change} ({step_time}, expected {expected}{rate}){since}"
+        return f"{title}: {change} ({details}){since}"
     return _shorten(f"{title}: {outcome.text}")
 
 

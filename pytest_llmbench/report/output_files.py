@@ -14,7 +14,7 @@ from typing import IO, NamedTuple
 
 from pytest_llmbench.core.userfile import find_descriptor, is_stream, path_exists
 
-LOOKED_AT = 1 << 18
+END_BYTES = 1 << 18
 """Bytes at each end of a file that identify its kind: Parquet has its columns at the
 end."""
 
@@ -27,21 +27,24 @@ class FileKind(NamedTuple):
     """Matches the concatenated ends of such a file, also of earlier versions."""
 
 
-JUNIT = FileKind(
+# Each pattern below has an example of the text that it matches.
+JUNIT = FileKind(  # `<?xml version="1.0"?><testsuites `
     "JUnit report",
     re.compile(
         rb"\A\s*+(?:<\?xml[^>]*\?>\s*+)?(?:<!--(?:(?!-->).)*-->\s*+)*<testsuites?[\s>/]",
         re.DOTALL,
     ),
 )
-HTML = FileKind(
+HTML = FileKind(  # `<!DOCTYPE html>...<title>Nightly - llmbench</title>`
     "HTML report of llmbench",
     re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL),
 )
-JSON = FileKind(
+JSON = FileKind(  # `{"schema": 1, "version":`
     "JSON document of llmbench",
     re.compile(rb'\A\s*\{\s*"schema"\s*:\s*\d+,\s*"version"\s*:'),
 )
+# CSV: `number,...`, or without rows `""`; JSON: `[{"number"`, or without rows `[]`;
+# Parquet: `PAR1...number...log_fingerprints`, or without rows `PAR1..."columns": []`.
 EXPORT = FileKind(
     "export of a history",
     re.compile(
@@ -69,9 +72,10 @@ def find_obstacle(path: Path, kind: FileKind) -> str:
     if path.is_symlink():
         return f"a link to the file {os.path.realpath(path)}: use the path of the file itself"
     with path.open("rb") as file:
-        ends = file.read(LOOKED_AT)
-        file.seek(max(len(ends), path.stat().st_size - LOOKED_AT))
-        ends += file.read(LOOKED_AT)
+        ends = file.read(END_BYTES)
+        # In a small file the two ends must not overlap.
+        file.seek(max(len(ends), path.stat().st_size - END_BYTES))
+        ends += file.read(END_BYTES)
     if not ends.strip() or kind.pattern.match(ends):
         return ""
     return f"an existing file of another kind (expected: {kind.name}) is not replaced: use another name, or remove it"
@@ -83,7 +87,8 @@ def make_void(path: Path, kind: FileKind) -> None:
     Neither needs disk space. A file of another kind is not touched. Raises OSError if
     the report can be neither emptied nor removed.
     """
-    if not path.is_file() or is_stream(path) or find_obstacle(path, kind):
+    is_report = path.is_file() and not is_stream(path)
+    if not is_report or find_obstacle(path, kind):
         return
     try:
         os.truncate(path, 0)
@@ -109,7 +114,8 @@ def open_atomically(
 ) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing; rename it to `path` on success.
 
-    Like `write_atomically`, for content that is written in several steps.
+    Like `write_atomically`, for content that is written in several steps. A device, a
+    pipe or an open descriptor such as /dev/stdout is written to directly.
     """
     if obstacle := find_obstacle(path, kind):
         raise FileExistsError(errno.EEXIST, obstacle, str(path))
@@ -145,7 +151,7 @@ def write_first(folders: Iterable[Path], name: str, content: bytes) -> Path:
 
     Returns the path. Raises the OSError of the last folder if all fail.
     """
-    problem: OSError | None = None
+    last_error: OSError | None = None
     for folder in folders:
         path = folder / name
         try:
@@ -154,9 +160,9 @@ def write_first(folders: Iterable[Path], name: str, content: bytes) -> Path:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            problem = error
+            last_error = error
             with suppress(OSError):  # the disk may be gone; try the next folder
                 path.unlink(missing_ok=True)
         else:
             return path
-    raise problem or FileNotFoundError("no folder")
+    raise last_error or FileNotFoundError("no folder")

@@ -52,7 +52,19 @@ DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree", "implausibly-f
 ABSENT = {"not-on-cluster": "not on this cluster", "not-launched": "not launched"}
 """The reasons for a missing run, in words; other reasons are printed unchanged."""
 
-INDENT, ADVICE_INDENT = " " * 17, " " * 6
+REMARK_INDENT = " " * 17
+ROW_INDENT = " " * 15
+ADVICE_INDENT = " " * 6
+CHECK_INDENT = " " * 6
+
+VERDICT_WIDTH = 14
+"""Columns for the verdict at the beginning of a row."""
+
+LONGEST_REMARK = 120
+"""Maximum number of characters of a remark on a configuration."""
+
+MOST_ABSENT = 5
+"""Maximum number of ids in a line of configurations without a run."""
 
 MOST_UNMATCHED = 20
 """Maximum number of unmatched runs that the summary lists; reports list all."""
@@ -134,44 +146,39 @@ def render_summary(
     `verbosity` above 0 lists every configuration without a run.
     """
     outcomes = sort_outcomes(select_worst(outcomes))
-    shown = (
-        outcomes
-        if verbosity >= 0
-        else [outcome for outcome in outcomes if outcome.status == "failed"]
-    )
+    shown = outcomes
+    if verbosity < 0:
+        shown = [outcome for outcome in outcomes if outcome.status == "failed"]
+    checks = [check for check in select_checks(shown) if not is_guard(check)]
     yield from _tabulate(select_configurations(shown), verbosity)
     yield from _list_unmatched(select_unmatched(shown), verbosity)
-    yield from _list_checks(
-        [check for check in select_checks(shown) if not is_guard(check)]
-    )
+    yield from _list_checks(checks)
     for remark in remarks:
         yield from map(TerminalLine, wrap(remark, "  "))
     if verbosity >= 0:
         yield from list_next_steps(outcomes)
     for text in list_all_texts(outcomes, cautions):
         yield from _mark(wrap(f"caution: {text}", "  "), "caution:", "yellow")
-    yield from (
-        TerminalLine(line, choose_common_colour(outcomes))
-        for line in wrap(format_counts(outcomes), "  ")
-    )
+    colour = choose_common_colour(outcomes)
+    for line in wrap(format_counts(outcomes), "  "):
+        yield TerminalLine(line, colour)
 
 
 def _list_unmatched(
     unmatched: Sequence[UnmatchedOutcome], verbosity: int
 ) -> Iterator[TerminalLine]:
     """Yield a line for each of the first unmatched runs, and a count of the others."""
-    shown = len(unmatched)
-    if verbosity <= 0 and len(unmatched) > MOST_UNMATCHED:
-        shown = MOST_UNMATCHED
-    for outcome in unmatched[:shown]:
+    most_rows = len(unmatched) if verbosity > 0 else MOST_UNMATCHED
+    for outcome in unmatched[:most_rows]:
         yield from _format_row(outcome, outcome.reason.upper())
-    if hidden := unmatched[shown:]:
-        reasons = Counter(outcome.reason.upper() for outcome in hidden)
+    omitted = unmatched[most_rows:]
+    if omitted:
+        count_by_reason = Counter(outcome.reason.upper() for outcome in omitted)
         counts = ", ".join(
-            f"{number:,} {reason}" for reason, number in reasons.most_common()
+            f"{count:,} {reason}" for reason, count in count_by_reason.most_common()
         )
-        text = f"{'...':<14} {counts} more; -v or --llmb-json lists all"
-        yield from map(TerminalLine, wrap(text, " " * 15))
+        text = f"{counts} more; -v or --llmb-json lists all"
+        yield from map(TerminalLine, _wrap_row("...", text))
 
 
 def _tabulate(
@@ -179,36 +186,31 @@ def _tabulate(
 ) -> Iterator[TerminalLine]:
     """Yield the table of configurations.
 
-    Configurations with neither a run nor a job are grouped: one line for each reason.
+    Configurations with neither a run nor a job are grouped: one line for each reason,
+    and one for the documented configurations that no custom baseline file contains.
     """
     if verbosity >= 0:
-        yield TerminalLine(
-            f"{'verdict':<14} {'configuration':<34} {'step time':>9} {'MFU %':>5} {'diff':>7} {'age':>5}",
-            "",
-        )
+        names = f"{'verdict':<{VERDICT_WIDTH}} {'configuration':<34}"
+        numbers = f"{'step time':>9} {'MFU %':>5} {'diff':>7} {'age':>5}"
+        yield TerminalLine(f"{names} {numbers}")
     for outcome in configurations:
         if not is_absent(outcome):
             yield from _format_configuration(outcome, verbosity)
     if legend := explain_mfu(configurations):
         yield TerminalLine(f"{legend:>{WIDTH - 1}}")
     documented = list_documented_absent(configurations)
-    counted = {outcome.id for outcome in documented}
-    others = [outcome for outcome in configurations if outcome.id not in counted]
+    documented_ids = {outcome.id for outcome in documented}
+    others = [outcome for outcome in configurations if outcome.id not in documented_ids]
     for (reason, status), ids in _group_absent(others).items():
-        names = formatting.join_first(ids, len(ids) if verbosity > 0 else 5)
-        lines = wrap(f"{'MISSING':<14} {len(ids)} {reason}: {names}", " " * 15)
-        yield from _mark(lines, "MISSING", "red" if status == "failed" else "yellow")
+        most_ids = len(ids) if verbosity > 0 else MOST_ABSENT
+        text = f"{len(ids)} {reason}: {formatting.join_first(ids, most_ids)}"
+        colour = "red" if status == "failed" else "yellow"
+        yield from _mark(_wrap_row("MISSING", text), "MISSING", colour)
     if documented:
-        listed = (
-            f": {', '.join(outcome.id for outcome in documented)}"
-            if verbosity > 0
-            else ""
-        )
-        yield from _mark(
-            wrap(f"{'MISSING':<14} {count_documented(documented)}{listed}", " " * 15),
-            "MISSING",
-            "yellow",
-        )
+        text = count_documented(documented)
+        if verbosity > 0:
+            text += f": {', '.join(outcome.id for outcome in documented)}"
+        yield from _mark(_wrap_row("MISSING", text), "MISSING", "yellow")
 
 
 def _group_absent(
@@ -218,36 +220,34 @@ def _group_absent(
 
     The keys are (reason in words, status); failed ones come first.
     """
-    ids: dict[tuple[str, str], list[str]] = {}
-    for outcome in sorted(
-        filter(is_absent, configurations),
-        key=lambda outcome: outcome.status != "failed",
-    ):
+    absent = list(filter(is_absent, configurations))
+    absent.sort(key=lambda outcome: outcome.status != "failed")
+    groups: dict[tuple[str, str], list[str]] = {}
+    for outcome in absent:
         reason = f"{ABSENT.get(outcome.reason, outcome.reason)} ({outcome.text})"
         if outcome.reason == "no-run":
             reason = "without a run"
-        ids.setdefault((reason, outcome.status), []).append(outcome.id)
-    return ids
+        groups.setdefault((reason, outcome.status), []).append(outcome.id)
+    return groups
 
 
 def _list_checks(outcomes: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
     """Yield a line for each kind of check, and the texts of checks that did not pass."""
-    for kind in dict.fromkeys(outcome.check for outcome in outcomes):
-        of_kind = [outcome for outcome in outcomes if outcome.check == kind]
-        verdicts = Counter(outcome.verdict for outcome in of_kind)
-        numbers = join_counts(sorted(verdicts.items(), key=rank_count))
-        label = f"{kind}{' [as documented]' if of_kind[0].timed == 'document' else ''}"
-        yield TerminalLine(
-            f"{label}: {numbers}", choose_common_colour(of_kind), len(label) + 1
-        )
-        for outcome in of_kind:
-            if outcome.verdict not in QUIET:
-                yield from map(
-                    TerminalLine,
-                    wrap(
-                        f"{name_outcome(outcome)}: {outcome.text}", " " * 6, first="  "
-                    ),
-                )
+    checks_by_kind: dict[str, list[CheckOutcome]] = {}
+    for outcome in outcomes:
+        checks_by_kind.setdefault(outcome.check, []).append(outcome)
+    for kind, checks in checks_by_kind.items():
+        label = kind
+        if checks[0].timed == "document":  # checks of a session are timed alike
+            label += " [as documented]"
+        verdicts = Counter(check.verdict for check in checks)
+        counts = join_counts(sorted(verdicts.items(), key=rank_count))
+        colour = choose_common_colour(checks)
+        yield TerminalLine(f"{label}: {counts}", colour, marked=len(f"{label}:"))
+        for check in checks:
+            if check.verdict not in QUIET:
+                text = f"{name_outcome(check)}: {check.text}"
+                yield from map(TerminalLine, wrap(text, CHECK_INDENT, first="  "))
 
 
 def _format_configuration(
@@ -256,11 +256,20 @@ def _format_configuration(
     """Yield the row of a configuration, its remarks and the files of its jobs."""
     step_time, change = format_step_time(outcome)
     age, _ = jobs.find_age(outcome)
-    yield from _format_row(
-        outcome,
-        outcome.verdict,
-        f"{step_time:>9} {format_mfu(outcome):>5} {change:>7} {age:>5}",
-    )
+    numbers = f"{step_time:>9} {format_mfu(outcome):>5} {change:>7} {age:>5}"
+    yield from _format_row(outcome, outcome.verdict, numbers)
+    remarks = _list_remarks(outcome, verbosity)
+    texts = [formatting.clip(remark, LONGEST_REMARK) for remark in remarks]
+    for text in (*texts, jobs.summarize(outcome), outcome.nodes):
+        if text:
+            yield from map(TerminalLine, wrap(text, REMARK_INDENT, first=REMARK_INDENT))
+    for file in jobs.list_files(outcome)[: jobs.MOST_FILES]:
+        # Not wrapped, so that the name can be copied.
+        yield TerminalLine(f"{REMARK_INDENT}{file}")
+
+
+def _list_remarks(outcome: ConfigurationOutcome, verbosity: int) -> list[str]:
+    """Return the remarks below the row of a configuration; a remark may be ""."""
     remarks = [note.text for note in outcome.notes if note.code in NOTEWORTHY]
     if outcome.reason in DOUBTFUL:
         # The numbers of the line already show the comparison with the baseline.
@@ -272,15 +281,11 @@ def _format_configuration(
         remarks = [note.text for note in outcome.notes if note.code in OF_RECORDED]
     if outcome.verdict not in JUDGED:
         remarks = [outcome.text]
-    rate = outcome.get_metric("tokens_per_second_per_gpu")
-    if verbosity > 0 and rate is not None and get_step_time(outcome)[0] is not None:
-        remarks.insert(0, f"{rate:,.1f} tokens/s per GPU")
-    texts = [formatting.clip(remark, 120) for remark in remarks]
-    for remark in filter(None, (*texts, jobs.summarize(outcome), outcome.nodes)):
-        yield from map(TerminalLine, wrap(remark, INDENT, first=INDENT))
-    for file in jobs.list_files(outcome)[: jobs.MOST_FILES]:
-        # Not wrapped, so that the name can be copied.
-        yield TerminalLine(f"{INDENT}{file}")
+    throughput = outcome.get_metric("tokens_per_second_per_gpu")
+    step_seconds, _ = get_step_time(outcome)
+    if verbosity > 0 and throughput is not None and step_seconds is not None:
+        remarks.insert(0, f"{throughput:,.1f} tokens/s per GPU")
+    return remarks
 
 
 def _format_row(
@@ -290,23 +295,30 @@ def _format_row(
 
     After a long id the numbers get their own line.
     """
-    head = f"{verdict:<14} {name_outcome(outcome)}"
+    colour = choose_common_colour([outcome])
+    name = name_outcome(outcome)
+    head = f"{verdict:<{VERDICT_WIDTH}} {name}"
+    head_width = count_columns(head)
     # An id of more than 34 characters would push the numbers out of their columns.
-    if numbers and count_columns(head) + len(numbers) < WIDTH:
-        yield from _mark(
-            [f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"],
-            verdict,
-            choose_common_colour([outcome]),
-        )
+    if numbers and head_width + len(numbers) < WIDTH:
+        row = f"{head}{numbers:>{WIDTH - 1 - head_width}}"
+        yield TerminalLine(row, colour, marked=len(verdict))
         return
-    yield from _mark(wrap(head, " " * 15), verdict, choose_common_colour([outcome]))
+    yield from _mark(_wrap_row(verdict, name), verdict, colour)
     if numbers:
         yield TerminalLine(f"{numbers:>{WIDTH - 1}}")
 
 
-def _mark(lines: Sequence[str], verdict: str, colour: str) -> Iterator[TerminalLine]:
-    yield TerminalLine(lines[0], colour, len(verdict))
-    yield from map(TerminalLine, lines[1:])
+def _wrap_row(verdict: str, text: str) -> list[str]:
+    """Wrap a row that begins with a verdict."""
+    return wrap(f"{verdict:<{VERDICT_WIDTH}} {text}", ROW_INDENT)
+
+
+def _mark(lines: Sequence[str], label: str, colour: str) -> Iterator[TerminalLine]:
+    """Yield lines, with `label` at the beginning of the first line in colour."""
+    first, *others = lines
+    yield TerminalLine(first, colour, marked=len(label))
+    yield from map(TerminalLine, others)
 
 
 def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLine]:
@@ -320,26 +332,30 @@ def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLin
     advised = list_advice(judged)
     for group, text in advised[:MOST_ADVICE]:
         yield from _format_advice(f"{_name_group(group)}: {text}")
-        if group[0].status == "failed" and group[0].log:
+        example = group[0]
+        if example.status == "failed" and example.log:
             # Not wrapped, so that the path can be copied.
-            yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(group[0])}")
-    failed = [outcome for outcome in judged if outcome.status == "failed"]
+            yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(example)}")
     configurations = select_configurations(outcomes)
     launched = any(outcome.jobs for outcome in configurations)
     # A collected session is judged again by its session id, without --lf.
     collected = any(outcome.resume for outcome in configurations)
-    if (
-        any(not (launched and isinstance(outcome, CheckOutcome)) for outcome in failed)
-        and not collected
-    ):
+    # After a launch, failed checks do not count.
+    failed = [
+        outcome
+        for outcome in judged
+        if outcome.status == "failed"
+        and not (launched and isinstance(outcome, CheckOutcome))
+    ]
+    if failed and not collected:
         yield from _format_advice(
             "to judge only the failed items again, add --lf to the same command"
         )
-    counted = {outcome.id for outcome in list_documented_absent(judged)}
+    documented_ids = {outcome.id for outcome in list_documented_absent(judged)}
     absent = [
         outcome
         for outcome in judged
-        if outcome.reason == "no-run" and outcome.id not in counted
+        if outcome.reason == "no-run" and outcome.id not in documented_ids
     ]
     if absent and not advised:
         launch = (
@@ -350,9 +366,14 @@ def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLin
 
 
 def _name_group(group: Sequence[OutcomeDocument]) -> str:
-    return formatting.join_first([name_outcome(outcome) for outcome in group], 1)
+    """Return the first id and the number of the others: `grok1-25.05 and 3 more`."""
+    names = [name_outcome(outcome) for outcome in group]
+    return formatting.join_first(names, limit=1)
 
 
 def _format_advice(text: str) -> Iterator[TerminalLine]:
-    for number, line in enumerate(wrap(f"next: {text}", ADVICE_INDENT)):
-        yield TerminalLine(line, "bold", 0 if number else len("next:"))
+    """Yield the lines of a next step, with a bold `next:`."""
+    first, *others = wrap(f"next: {text}", ADVICE_INDENT)
+    yield TerminalLine(first, "bold", marked=len("next:"))
+    for line in others:
+        yield TerminalLine(line, "bold", marked=0)

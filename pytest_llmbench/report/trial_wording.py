@@ -80,10 +80,11 @@ def describe_search(
     answer: BisectAnswer, names: Sequence[str], earlier: Noise | None
 ) -> str:
     """Describe the result of a search: `first slow: c7: +2.1 %, 99 % sure; 13 runs`."""
-    texts = [*_describe_changes(answer, names)]
-    texts.append(formatting.count_noun(answer.runs, "run"))
+    texts = []
     if answer.outcome in ENDS:
-        texts.insert(0, _describe_ends(answer, names))
+        texts.append(_describe_ends(answer, names))
+    texts += _describe_changes(answer, names)
+    texts.append(formatting.count_noun(answer.runs, "run"))
     if answer.skipped:
         skipped = formatting.join_first([names[build] for build in answer.skipped])
         texts.append(f"do not run: {skipped}")
@@ -91,9 +92,12 @@ def describe_search(
 
 
 def _describe_ends(answer: BisectAnswer, names: Sequence[str]) -> str:
-    ends, is_alike = answer.ends, BisectOutcome.NO_CHANGE_BETWEEN_ENDS
-    is_swapped = answer.outcome is is_alike and ends is not None and ends.high < 0
-    words = SWAPPED if is_swapped else ENDS[answer.outcome]
+    """Return the reason not to search, with the interval between the ends if known."""
+    ends = answer.ends
+    words = ENDS[answer.outcome]
+    is_alike = answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS
+    if is_alike and ends is not None and ends.high < 0:  # the bad end is faster
+        words = SWAPPED
     text = words.format(good=names[0], bad=names[-1])
     return f"{text} ({_format_interval(ends)})" if ends else text
 
@@ -105,29 +109,32 @@ def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[st
         build = names[result.last]
         if result.first < result.last:
             build = f"one of {names[result.first]} to {names[result.last]}"
-        percent = min(math.floor(1000 * result.probability) / 10, MOST_SURE)
+        rounded_down = math.floor(1000 * result.probability) / 10
+        confidence = f"{min(rounded_down, MOST_SURE):g} % sure"
         if isinstance(result, LocatedChange):
-            yield from _describe_change(result, build, f"{percent:g} % sure")
+            yield from _describe_change(result, build, confidence)
         else:
             yield (
-                f"the first slow build is {build}, {percent:g} % sure; stopped at the maximum number of runs"
+                f"the first slow build is {build}, {confidence}; "
+                "stopped at the maximum number of runs"
             )
 
 
 def _describe_change(
     change: LocatedChange, build: str, confidence: str
 ) -> Iterator[str]:
-    """Yield the sentences on one located change."""
+    """Yield the sentences on one located change.
+
+    `build` names the first slow build, or a range that contains it.
+    """
     limits = f"{_format_change(change.low)} to {_format_change(change.high)}"
     share = f"{100 * change.share:.0f} % of the difference between the ends"
     size = _format_change(change.size)
     yield f"first slow: {build}: {size} (95 %: {limits}), {confidence}, {share}"
-    for remainder, side in (
-        (change.rest_before, "before"),
-        (change.rest_after, "after"),
-    ):
-        if remainder:
-            yield f"another {_format_change(remainder)} occurred {side} it"
+    if change.rest_before:
+        yield f"another {_format_change(change.rest_before)} occurred before it"
+    if change.rest_after:
+        yield f"another {_format_change(change.rest_after)} occurred after it"
 
 
 def _describe_noise(noise: Noise | None) -> list[str]:
@@ -139,6 +146,7 @@ def _describe_noise(noise: Noise | None) -> list[str]:
 
 
 def _format_interval(estimate: PairedEstimate) -> str:
+    """Return `95 %: +1.20 % to +3.10 %`."""
     confidence = f"{100 * (1 - 2 * estimate.level):.3g} %"
     limits = f"{_format_change(estimate.low)} to {_format_change(estimate.high)}"
     return f"{confidence}: {limits}"
