@@ -71,22 +71,27 @@ def compare_sides(
         name: (a.runs[name, window], b.runs[name, window])
         for name, window in windows.items()
     }
-    past = _read_past(history, windows) if history else {}
+    stored_runs = _read_past(history, windows) if history else {}
     if history:
         pairs = _add_nodes(pairs, history)
-    sides = {
-        name: Sides(*runs, _estimate_days(past.get(name, ()), windows[name], runs))
-        for name, runs in pairs.items()
-    }
+    sides = {}
+    for name, (runs_a, runs_b) in pairs.items():
+        daily_noise = _estimate_days(
+            stored_runs.get(name, ()), windows[name], (runs_a, runs_b)
+        )
+        sides[name] = Sides(runs_a, runs_b, daily_noise)
     answers = compare_all(sides, margin, settings.assumed_cv)
+    comparisons = []
+    for name, (estimate, differences) in sorted(answers.items()):
+        runs_a, runs_b = pairs[name]
+        comparisons.append(
+            SideComparison(name, windows[name], runs_a, runs_b, estimate, differences)
+        )
     return SidesCompared(
         a,
         b,
         margin,
-        tuple(
-            SideComparison(name, windows[name], *pairs[name], *answers[name])
-            for name in sorted(answers)
-        ),
+        tuple(comparisons),
         tuple(_list_not_compared(a, b, windows)),
         history.shown if history else "",
     )
@@ -98,7 +103,7 @@ def _read_sides(
     history: StoreLocation | None,
     now: datetime,
 ) -> list[ComparedSide]:
-    """Read both sides, from paths or from the stored days of a history."""
+    """Read both sides, from paths or from a history. Returns A and B."""
     paths = [request for request in requests if request.path is not None]
     sides = read_paths(paths, settings, load(settings), now) if paths else ()
     by_label = {side.label: side for side in sides}
@@ -118,25 +123,26 @@ def _drop_shared_runs(
 
     A stored run may be on both sides too.
     """
-    keys = [
-        {
-            key
-            for (name, _), runs in side.runs.items()
-            for run in runs
-            for key in _list_run_keys(name, run)
-        }
-        for side in (a, b)
-    ]
-    shared = keys[0] & keys[1]
+    shared = _collect_run_keys(a) & _collect_run_keys(b)
     return _drop(a, shared), _drop(b, shared)
 
 
+def _collect_run_keys(side: ComparedSide) -> set[tuple[str, str, object]]:
+    """Return the keys of all runs of a side."""
+    keys: set[tuple[str, str, object]] = set()
+    for (name, _), runs in side.runs.items():
+        for run in runs:
+            keys |= _list_run_keys(name, run)
+    return keys
+
+
 def _list_run_keys(name: str, run: SideRun) -> set[tuple[str, str, object]]:
+    """Return the keys of a run: (configuration, job id, fingerprint or start)."""
     # A start without a job id is ambiguous: two runs may start at the same time.
     return {
-        (name, job, key)
-        for job, key in run.same_run_keys
-        if job or isinstance(key, str)
+        (name, job_id, key)
+        for job_id, key in run.same_run_keys
+        if job_id or isinstance(key, str)
     }
 
 
@@ -165,8 +171,8 @@ def choose_windows(a: ComparedSide, b: ComparedSide) -> dict[str, Window]:
     """
     windows: dict[str, Window] = {}
     for name, window in sorted(a.runs.keys() & b.runs.keys()):
-        most = windows.setdefault(name, window)
-        if _count(a, b, name, window) > _count(a, b, name, most):
+        best = windows.setdefault(name, window)
+        if _count(a, b, name, window) > _count(a, b, name, best):
             windows[name] = window
     return windows
 
@@ -193,6 +199,7 @@ def _list_other_windows(
 
 
 def _count(a: ComparedSide, b: ComparedSide, name: str, window: Window) -> int:
+    """Count the runs of both sides with a window."""
     return len(a.runs[name, window]) + len(b.runs[name, window])
 
 
@@ -200,27 +207,26 @@ def _list_not_compared(
     a: ComparedSide, b: ComparedSide, compared: Mapping[str, Window]
 ) -> Iterator[NotCompared]:
     """Yield the configurations that were not compared, with the reason."""
-    invalid = {
+    unusable = {
         side.label: {run.configuration for run in side.no_data} for side in (a, b)
     }
-    names = {*a.configurations, *b.configurations, *invalid["A"], *invalid["B"]} - {
-        "",
-        *compared,
-    }
+    names = {*a.configurations, *b.configurations, *unusable["A"], *unusable["B"]}
+    names -= {"", *compared}  # the configuration of a run may be unknown
     for name in sorted(names):
-        counts = [side.label for side in (a, b) if name in side.configurations]
-        if len(counts) == len(LABELS):
+        labels = [side.label for side in (a, b) if name in side.configurations]
+        if len(labels) == len(LABELS):
             yield NotCompared(
                 name,
                 "",
                 "A and B were measured over different steps, or with different statistics",
             )
-        elif not counts:
+        elif not labels:
             yield NotCompared(name, "", "neither side has a usable run")
         else:
-            other = "B" if counts == ["A"] else "A"
-            reason = "has no usable run" if name in invalid[other] else "has no run"
-            yield NotCompared(name, counts[0], f"only in {counts[0]}: {other} {reason}")
+            (label,) = labels
+            other = "B" if label == "A" else "A"
+            reason = "has no usable run" if name in unusable[other] else "has no run"
+            yield NotCompared(name, label, f"only in {label}: {other} {reason}")
 
 
 # --- stored runs ----------------------------------------------------------------------
@@ -243,22 +249,17 @@ def _estimate_days(
 
     Days and runs of the two sides are left out.
     """
-    runs = [run for side in sides for run in side]
-    others = exclude_same_runs(
-        past, frozenset(key for run in runs for key in run.same_run_keys)
-    )
-    days = {run.started.date() for run in runs if run.started is not None}
-    daily_runs: dict[date, float] = {}
-    for stored in others:
-        seconds = stored.statistic_seconds
-        if (
-            stored.valid
-            and seconds
-            and stored.window == window
-            and stored.started.date() not in days
-        ):
-            daily_runs[stored.started.date()] = math.log(seconds)
-    return estimate_from_daily_runs(list(daily_runs.values()), "days of history")
+    compared_runs = [run for side in sides for run in side]
+    compared_keys = frozenset(key for run in compared_runs for key in run.same_run_keys)
+    compared_days = {run.started.date() for run in compared_runs if run.started}
+    logarithm_by_day: dict[date, float] = {}  # the last run of a day counts
+    for stored in exclude_same_runs(past, compared_keys):
+        day, seconds = stored.started.date(), stored.statistic_seconds
+        is_comparable = stored.valid and stored.window == window
+        if is_comparable and seconds and day not in compared_days:
+            logarithm_by_day[day] = math.log(seconds)
+    logarithms = list(logarithm_by_day.values())
+    return estimate_from_daily_runs(logarithms, "days of history")
 
 
 Pairs = Mapping[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]
@@ -271,20 +272,15 @@ def _add_nodes(
     """Add the stored nodes of runs: no log contains node names."""
     from pytest_llmbench.history.details import map_nodes
 
-    nodes = map_nodes(history, list(pairs))
+    nodes_by_key = map_nodes(history, list(pairs))
 
-    def add(runs: tuple[SideRun, ...]) -> tuple[SideRun, ...]:
-        return tuple(
-            run
-            if run.nodes
-            else dataclasses.replace(
-                run,
-                nodes=next(
-                    (nodes[key] for key in run.same_run_keys if key in nodes),
-                    run.nodes,
-                ),
-            )
-            for run in runs
-        )
+    def add_nodes(run: SideRun) -> SideRun:
+        for key in run.same_run_keys:
+            if not run.nodes and key in nodes_by_key:
+                return dataclasses.replace(run, nodes=nodes_by_key[key])
+        return run
 
-    return {name: (add(a), add(b)) for name, (a, b) in pairs.items()}
+    return {
+        name: (tuple(map(add_nodes, a)), tuple(map(add_nodes, b)))
+        for name, (a, b) in pairs.items()
+    }

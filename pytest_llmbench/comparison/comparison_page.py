@@ -10,9 +10,11 @@ from datetime import datetime
 from pytest_llmbench.comparison.comparison_document import (
     ComparisonDocument,
     ReportedConfiguration,
+    ReportedSideRun,
 )
 from pytest_llmbench.comparison.comparison_records import SideAnswer
 from pytest_llmbench.comparison.comparison_text import (
+    MANY,
     count_answers,
     format_answer,
     format_interval,
@@ -78,28 +80,26 @@ def render_sides(
         ("Not compared", list_not_compared(document)),
         ("Runs without data", list(map(format_no_data, document.no_data))),
     )
-    return (
-        make_environment()
-        .get_template("sides.html")
-        .render(
-            title=count_answers(document),
-            ending=ENDING if of_site else "llmbench",
-            back=f"../{INDEX}" if of_site else "",
-            now=f"{now:%Y-%m-%d %H:%M} UTC",
-            remarks=list(list_remarks(document)),
-            sides=(document.a, document.b),
-            counts=_count_colours(entries),
-            columns=COLUMNS,
-            comparisons=entries,
-            lists=[(title, texts) for title, texts in lists if texts],
-            style=style,
-            script=script,
-            policy=make_policy(style, script),
-        )
+    template = make_environment().get_template("sides.html")
+    return template.render(
+        title=count_answers(document),
+        ending=ENDING if of_site else "llmbench",
+        back=f"../{INDEX}" if of_site else "",
+        now=f"{now:%Y-%m-%d %H:%M} UTC",
+        remarks=list(list_remarks(document)),
+        sides=(document.a, document.b),
+        counts=_count_colours(entries),
+        columns=COLUMNS,
+        comparisons=entries,
+        lists=[(title, texts) for title, texts in lists if texts],
+        style=style,
+        script=script,
+        policy=make_policy(style, script),
     )
 
 
 def _count_colours(entries: Sequence[_Entry]) -> list[tuple[str, int]]:
+    """Count the configurations of each colour, in the order of the page."""
     colours = [entry.badge.colour for entry in entries]
     return [(colour, colours.count(colour)) for colour in dict.fromkeys(colours)]
 
@@ -121,71 +121,84 @@ def _make_entry(comparison: ReportedConfiguration, margin: float) -> _Entry:
         cells=_list_cells(comparison),
         facts=list(list_facts(comparison, margin)),
         chart=_draw_runs(comparison, f"{anchor}-runs"),
-        tables=[table for table in _list_tables(comparison) if table[-1]],
+        tables=[table for table in _list_tables(comparison) if table.rows],
     )
 
 
 def _list_cells(comparison: ReportedConfiguration) -> list[tuple[str, str]]:
+    """Return (text, sort key) pairs for the cells of a row.
+
+    The cells are in the order of `COLUMNS`, without answer and configuration.
+    """
     difference, low, high = format_interval(comparison)
-    seconds = [side.step_seconds for side in comparison.sides]
+    seconds_a, seconds_b = comparison.a.step_seconds, comparison.b.step_seconds
+    runs_a, runs_b = comparison.runs
     return [
         (difference, f"{comparison.difference:.9g}"),
         (f"{low} to {high}", f"{comparison.low:.9g}"),
-        *((formatting.format_seconds(value), f"{value:.9g}") for value in seconds),
-        ("{} + {}".format(*comparison.runs), str(sum(comparison.runs))),
+        (formatting.format_seconds(seconds_a), f"{seconds_a:.9g}"),
+        (formatting.format_seconds(seconds_b), f"{seconds_b:.9g}"),
+        (f"{runs_a} + {runs_b}", str(runs_a + runs_b)),
         (name_label(comparison.candidate), comparison.candidate),
     ]
 
 
 def _list_tables(comparison: ReportedConfiguration) -> Iterator[ShownTable]:
     """Yield the tables of a configuration: differing facts, varying facts, runs."""
-    yield (
-        "Differs",
-        ("fact", "A", "B"),
-        [(name_label(fact.name), fact.a, fact.b) for fact in comparison.differs],
-    )
+    differs = [(name_label(fact.name), fact.a, fact.b) for fact in comparison.differs]
+    yield ShownTable("Differs", ("fact", "A", "B"), differs)
     varies = [
         (
             name_label(fact.name),
-            formatting.join_first(fact.a, 8),
-            formatting.join_first(fact.b, 8),
+            formatting.join_first(fact.a, MANY),
+            formatting.join_first(fact.b, MANY),
         )
         for fact in comparison.varies
     ]
-    yield "Varies within a side", ("fact", "A", "B"), varies
-    runs = [
-        (
-            run.run,
-            formatting.format_seconds(run.step_seconds),
-            (run.started or "unknown")[:16].replace("T", " "),
-            run.job_id or "-",
-            formatting.fold_nodes(run.nodes) or "unknown",
-            run.log,
-        )
-        for side in comparison.sides
-        for run in side.runs
-    ]
-    yield "Runs", ("run", "step time", "started (UTC)", "job", "nodes", "log"), runs
+    yield ShownTable("Varies within a side", ("fact", "A", "B"), varies)
+    yield ShownTable(
+        "Runs",
+        ("run", "step time", "started (UTC)", "job", "nodes", "log"),
+        [_list_run(run) for side in comparison.sides for run in side.runs],
+    )
+
+
+def _list_run(run: ReportedSideRun) -> tuple[str, ...]:
+    """Return the cells of a run."""
+    started = "unknown"
+    if run.started:
+        started = run.started[:16].replace("T", " ")
+    return (
+        run.run,
+        formatting.format_seconds(run.step_seconds),
+        started,
+        run.job_id or "-",
+        formatting.fold_nodes(run.nodes) or "unknown",
+        run.log,
+    )
 
 
 def _draw_runs(comparison: ReportedConfiguration, name: str) -> Chart:
     """Draw the step time of each run, with the mean of each side."""
-    times = [[run.step_seconds for run in side.runs] for side in comparison.sides]
-    means = [side.step_seconds for side in comparison.sides]
-    y = make_number_scale(*pad([value for values in times for value in values]))
-    picture = Picture(Scale(0.0, 3.0, [(1.0, "A"), (2.0, "B")]), y, "", "seconds")
-    for position, (values, mean) in enumerate(zip(times, means, strict=True), 1):
+    low, high = pad(run.step_seconds for side in comparison.sides for run in side.runs)
+    # A is drawn at 1 on the x axis, B at 2.
+    x = Scale(0.0, 3.0, [(1.0, "A"), (2.0, "B")])
+    picture = Picture(x, make_number_scale(low, high), x_name="", y_name="seconds")
+    spans = []
+    for position, (label, side) in enumerate(
+        zip("AB", comparison.sides, strict=True), 1
+    ):
+        mean = side.step_seconds
         picture.draw_line([(position - 0.4, mean), (position + 0.4, mean)], "line")
-        count = len(values)
+        times = [run.step_seconds for run in side.runs]
+        # The runs of a side are evenly spaced between position -0.25 and +0.25.
         points = [
-            (position + 0.5 * ((index + 0.5) / count - 0.5), value)
-            for index, value in enumerate(values)
+            (position + 0.5 * ((index + 0.5) / len(times) - 0.5), seconds)
+            for index, seconds in enumerate(times)
         ]
         picture.draw_points(points, "dot", "measured")
-    spans = [
-        f"{label}: {formatting.count_noun(len(values), 'run')}, {formatting.format_seconds(min(values))} to "
-        f"{formatting.format_seconds(max(values))}"
-        for label, values in zip("AB", times, strict=True)
-    ]
+        runs = formatting.count_noun(len(times), "run")
+        fastest, slowest = map(formatting.format_seconds, (min(times), max(times)))
+        spans.append(f"{label}: {runs}, {fastest} to {slowest}")
     key = "the line is the mean of a side"
     return Chart(name, "Runs", f"{'; '.join(spans)}.", picture.make_svg(name), key)

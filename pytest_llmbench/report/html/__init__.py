@@ -116,6 +116,9 @@ COLUMNS = (
 MOST_ADVICE = 6
 """Maximum number of next steps at the head of the page."""
 
+MOST_LINKS = 3
+"""Maximum number of links to outcomes for each next step."""
+
 MOST_UNMATCHED = 1000
 """Maximum number of unmatched runs on the page, so that it opens quickly."""
 
@@ -140,36 +143,34 @@ def render(
     texts of outcomes are escaped by the templates, and the policy of the page forbids
     other scripts.
     """
-    outcomes = sorted(
+    worst_outcomes = sorted(
         select_worst(outcomes),
         key=lambda outcome: (outcome.kind, _rank_outcome(outcome)),
     )
-    cost = sum_session(outcomes, planned)
-    style, script = (read_asset(name) for name in ("style.css", "script.js"))
-    return (
-        make_environment()
-        .get_template("page.html")
-        .render(
-            **_collect_content(outcomes),
-            state=_name_state(ending),
-            mfu=explain_mfu(outcomes),
-            problems=ending.problems,
-            cautions=list_all_texts(outcomes, ending.cautions),
-            foot=foot,
-            cost=format_cost(cost) if cost else "",
-            now=f"{now:%Y-%m-%d %H:%M} UTC",
-            style=style,
-            script=script,
-            # A second protection: unescaped markup of a log would not be executed.
-            policy=make_policy(style, script),
-        )
+    cost = sum_session(worst_outcomes, planned)
+    style, script = read_asset("style.css"), read_asset("script.js")
+    template = make_environment().get_template("page.html")
+    return template.render(
+        **_collect_content(worst_outcomes),
+        state=_name_state(ending),
+        mfu=explain_mfu(worst_outcomes),
+        problems=ending.problems,
+        cautions=list_all_texts(worst_outcomes, ending.cautions),
+        foot=foot,
+        cost=format_cost(cost) if cost else "",
+        now=f"{now:%Y-%m-%d %H:%M} UTC",
+        style=style,
+        script=script,
+        # A second protection: unescaped markup of a log would not be executed.
+        policy=make_policy(style, script),
     )
 
 
 def _name_state(ending: SessionEnding) -> str:
     """Return the prefix of the title if the session did not run to its end, else ""."""
-    state, code = ending.describe((), green=False)
-    return "" if state is SessionState.RED else f"{state}{code}, "
+    state, exit_code = ending.describe((), green=False)
+    # With `green=False`, a session that ran to its end is red.
+    return "" if state is SessionState.RED else f"{state}{exit_code}, "
 
 
 class Badge(NamedTuple):
@@ -230,18 +231,24 @@ class ShownChange:
 def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
     """Collect the values for the templates."""
     anchors = _assign_anchors(outcomes)
+    # The page only counts and names documented configurations without a run.
     documented = list_documented_absent(outcomes)
-    folded = {_identify(outcome) for outcome in documented}
-    shown = [outcome for outcome in outcomes if _identify(outcome) not in folded]
-    unmatched = select_unmatched(shown)
+    documented_identities = {_identify(outcome) for outcome in documented}
+    detailed = [
+        outcome
+        for outcome in outcomes
+        if _identify(outcome) not in documented_identities
+    ]
     configurations = [
         _show_configuration(outcome, anchors)
-        for outcome in select_configurations(shown)
+        for outcome in select_configurations(detailed)
     ]
-    listed = [
+    unmatched = select_unmatched(detailed)
+    shown_unmatched = [
         _show_unmatched(outcome, anchors) for outcome in unmatched[:MOST_UNMATCHED]
     ]
-    rows: list[ShownRow] = [*configurations, *listed]
+    rows: list[ShownRow] = [*configurations, *shown_unmatched]
+    rows.sort(key=lambda row: COLOURS.index(row.badge.colour))
     return {
         "title": _make_title(outcomes),
         "counts": _count_colours(outcomes),
@@ -249,13 +256,13 @@ def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
         "next_steps": _list_linked_advice(outcomes, anchors),
         "columns": COLUMNS,
         "configurations": configurations,
-        "unmatched": listed,
-        "unmatched_left_out": len(unmatched) - len(listed),
+        "unmatched": shown_unmatched,
+        "unmatched_left_out": len(unmatched) - len(shown_unmatched),
         "documented": count_documented(documented) if documented else "",
         "documented_names": [name_outcome(outcome) for outcome in documented],
-        "rows": sorted(rows, key=lambda shown: COLOURS.index(shown.badge.colour)),
+        "rows": rows,
         "changes": _list_news(configurations),
-        "checks": _group_checks(shown, anchors),
+        "checks": _group_checks(detailed, anchors),
         "advise": advise,
         "locate_log": locate_log,
     }
@@ -264,6 +271,7 @@ def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
 def _show_head(
     outcome: OutcomeDocument, anchors: Mapping[Identity, str]
 ) -> dict[str, Any]:
+    """Return the fields of `ShownOutcome`, except the outcome itself."""
     return {
         "anchor": anchors[_identify(outcome)],
         "name": name_outcome(outcome),
@@ -275,47 +283,46 @@ def _show_unmatched(
     outcome: UnmatchedOutcome, anchors: Mapping[Identity, str]
 ) -> ShownRow:
     """Prepare an unmatched run; only the cell of its reason is filled."""
-    unknown = [("-", "")] * (len(COLUMNS) - 3)
-    cells = [*unknown, (outcome.reason, outcome.reason)]
+    # The template fills the columns of verdict and id; the reason is the last column.
+    empty_cells = [("-", "")] * (len(COLUMNS) - 3)
+    cells = [*empty_cells, (outcome.reason, outcome.reason)]
     return ShownRow(**_show_head(outcome, anchors), outcome=outcome, cells=cells)
 
 
 def _group_checks(
-    shown: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
+    outcomes: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
 ) -> dict[str, list[ShownCheck]]:
     """Group the checks by the title of their kind, with their charts."""
-    by_id = {outcome.id: outcome for outcome in select_configurations(shown)}
+    configurations = {
+        outcome.id: outcome for outcome in select_configurations(outcomes)
+    }
     groups: dict[str, list[ShownCheck]] = {}
-    for check in sorted(select_checks(shown), key=lambda check: check.check):
-        head = _show_head(check, anchors)
-        chart = draw_curve(check, by_id, f"{anchors[_identify(check)]}-curve")
+    for check in sorted(select_checks(outcomes), key=lambda check: check.check):
+        chart_id = f"{anchors[_identify(check)]}-curve"
+        chart = draw_curve(check, configurations, chart_id)
+        shown = ShownCheck(**_show_head(check, anchors), outcome=check, chart=chart)
         title = TITLES.get(check.suite, check.suite.capitalize())
-        groups.setdefault(title, []).append(
-            ShownCheck(**head, outcome=check, chart=chart)
-        )
+        groups.setdefault(title, []).append(shown)
     return groups
 
 
 def _assign_anchors(outcomes: Sequence[OutcomeDocument]) -> dict[Identity, str]:
     """Assign a unique URL fragment to each outcome.
 
-    The fragment of a configuration is its id: `report.html#grok1_314b-25.05-...`.
+    The fragment of a configuration is its id: `report.html#grok1_314b-25.05-...`. The
+    fragment of another outcome begins with its kind. A number makes it unique.
     """
     anchors: dict[Identity, str] = {}
     used: set[str] = set()
     for outcome in outcomes:
-        prefix = (
-            ""
-            if isinstance(outcome, ConfigurationOutcome)
-            else f"{_name_kind(outcome)}-"
-        )
-        name = prefix + (
-            re.sub(r"[^\w.-]+", "-", outcome.id, flags=re.ASCII).strip("-") or "item"
-        )
-        anchor = anchors.setdefault(
-            _identify(outcome), name if name not in used else f"{name}-{len(used)}"
-        )
-        used.add(anchor)
+        # An id may contain any character, for example those of a path.
+        anchor = re.sub(r"[^\w.-]+", "-", outcome.id, flags=re.ASCII).strip("-")
+        anchor = anchor or "item"
+        if not isinstance(outcome, ConfigurationOutcome):
+            anchor = f"{_name_kind(outcome)}-{anchor}"
+        if anchor in used:
+            anchor = f"{anchor}-{len(used)}"
+        used.add(anchors.setdefault(_identify(outcome), anchor))
     return anchors
 
 
@@ -325,6 +332,7 @@ def _identify(outcome: OutcomeDocument) -> Identity:
 
 
 def _name_kind(outcome: OutcomeDocument) -> str:
+    """Return the kind of a check, such as `trend`, or of another outcome."""
     return outcome.check if isinstance(outcome, CheckOutcome) else outcome.kind
 
 
@@ -343,6 +351,7 @@ def make_environment() -> Environment:
     )
     # Charts are SVG elements whose texts are already escaped.
     environment.filters["drawn"] = Markup
+    # Commands and options are shown as code; only one of the two groups matches.
     environment.filters["marked"] = lambda text: Markup(  # noqa: S704
         CODE.sub(r"<code>\1\2</code>", str(escape(text)))
     )
@@ -359,7 +368,13 @@ def make_policy(style: str, script: str) -> str:
 
     It allows only the given style sheet and script, and no requests.
     """
-    return f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+    directives = (
+        "default-src 'none'",
+        f"style-src {_hash(style)}",
+        f"script-src {_hash(script)}",
+        "base-uri 'none'",
+    )
+    return "; ".join(directives)
 
 
 def _hash(content: str) -> str:
@@ -374,9 +389,11 @@ def _hash(content: str) -> str:
 
 
 def _make_badge(outcome: OutcomeDocument) -> Badge:
-    word = name_verdict(outcome)
-    other = "!" if outcome.status == "failed" else "\N{BULLET}"
-    return Badge(_choose_colour(outcome), SYMBOLS.get(word, other), word)
+    """Build the badge of an outcome: colour, symbol and verdict."""
+    verdict = name_verdict(outcome)
+    unlisted = "!" if outcome.status == "failed" else "\N{BULLET}"
+    symbol = SYMBOLS.get(verdict, unlisted)
+    return Badge(_choose_colour(outcome), symbol, word=verdict)
 
 
 def _choose_colour(outcome: OutcomeDocument) -> str:
@@ -385,34 +402,28 @@ def _choose_colour(outcome: OutcomeDocument) -> str:
 
 def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, str]:
     """Return the sort key of an outcome: colour, verdict, id."""
-    word = str(outcome.verdict)
+    colour_rank = COLOURS.index(_choose_colour(outcome))
+    verdict = str(outcome.verdict)
+    verdict_rank = ORDER.index(verdict) if verdict in ORDER else len(ORDER)
     # Numbers are padded, so that 8 GPUs come before 16.
-    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome.id)
-    return (
-        COLOURS.index(_choose_colour(outcome)),
-        ORDER.index(word) if word in ORDER else len(ORDER),
-        name,
-    )
+    padded_id = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome.id)
+    return colour_rank, verdict_rank, padded_id
 
 
 def _count_colours(outcomes: Sequence[OutcomeDocument]) -> list[tuple[str, int]]:
     """Count the outcomes of each colour, without checks that passed."""
-    numbers = Counter(map(_choose_colour, select_counted(outcomes)))
-    return [(name, numbers[name]) for name in COLOURS if numbers[name]]
+    counts = Counter(map(_choose_colour, select_counted(outcomes)))
+    return [(colour, counts[colour]) for colour in COLOURS if counts[colour]]
 
 
 def _list_counts(outcomes: Sequence[OutcomeDocument]) -> list[str]:
     """Count outcomes by verdict: `1 REGRESSION`, `2 INVALID`, `72 PASS`."""
-    numbers = Counter(
-        _make_badge(outcome).word
-        for outcome in sorted(select_counted(outcomes), key=_rank_outcome)
-    )
-    texts = [f"{number} {word}" for word, number in numbers.items()]
-    return (
-        [*texts, BY_DOCUMENT]
-        if any(outcome.timed == "document" for outcome in outcomes)
-        else texts
-    )
+    counted = sorted(select_counted(outcomes), key=_rank_outcome)
+    counts = Counter(map(name_verdict, counted))
+    texts = [f"{count} {verdict}" for verdict, count in counts.items()]
+    if any(outcome.timed == "document" for outcome in outcomes):
+        texts.append(BY_DOCUMENT)
+    return texts
 
 
 def _list_linked_advice(
@@ -422,31 +433,33 @@ def _list_linked_advice(
 
     The advice is the same as in the terminal summary, for more reasons.
     """
-    return [
-        {
-            "reason": group[0].reason,
-            "links": [
-                (anchors[_identify(outcome)], name_outcome(outcome))
-                for outcome in group[:3]
-            ],
-            "more": len(group[3:]),
-            "advice": text,
-        }
-        for group, text in list_advice(sorted(outcomes, key=_rank_outcome))[
-            :MOST_ADVICE
+    advised = list_advice(sorted(outcomes, key=_rank_outcome))
+    next_steps = []
+    for group, advice in advised[:MOST_ADVICE]:
+        linked = group[:MOST_LINKS]
+        links = [
+            (anchors[_identify(outcome)], name_outcome(outcome)) for outcome in linked
         ]
-    ]
+        next_steps.append(
+            {
+                "reason": group[0].reason,  # the same for the whole group
+                "links": links,
+                "more": len(group) - len(linked),
+                "advice": advice,
+            }
+        )
+    return next_steps
 
 
 def _make_title(outcomes: Sequence[OutcomeDocument]) -> str:
     """Return the page title: `3 red, trend: 6 SLOWER, 2 unclear, 77 green`."""
-    counts = _count_colours(outcomes)
-    reported = [finding.text for finding in list_findings(outcomes)]
-    red = [f"{number} {name}" for name, number in counts if name == "red"]
-    others = [f"{number} {name}" for name, number in counts if name != "red"]
-    return ", ".join([*red, *reported, *others]) or formatting.count_noun(
-        len(outcomes), "outcome"
-    )
+    counts = dict(_count_colours(outcomes))
+    texts = []
+    if "red" in counts:
+        texts.append(f"{counts.pop('red')} red")
+    texts += [finding.text for finding in list_findings(outcomes)]
+    texts += [f"{count} {colour}" for colour, count in counts.items()]
+    return ", ".join(texts) or formatting.count_noun(len(outcomes), "outcome")
 
 
 # --- a configuration: its row in the verdict table, and its details -------------------
@@ -456,7 +469,13 @@ def _show_configuration(
     outcome: ConfigurationOutcome, anchors: Mapping[Identity, str]
 ) -> ShownConfiguration:
     """Build the content of one configuration on the page, with its charts."""
-    anchor, excerpt = anchors[_identify(outcome)], outcome.excerpt
+    anchor = anchors[_identify(outcome)]
+    excerpt = outcome.excerpt
+    facts = [
+        (label, text)
+        for label, text in explain.list_facts(outcome)
+        if label not in TABLES
+    ]
     charts = (
         draw_loss(outcome, f"{anchor}-loss"),
         draw_steps(outcome, f"{anchor}-steps"),
@@ -469,8 +488,8 @@ def _show_configuration(
         cells=_list_cells(outcome),
         texts=[text for text in (outcome.text, outcome.context) if text],
         advice=advise(outcome) if outcome.status != "passed" else "",
-        facts=[fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
-        tables=[table for table in list_tables(outcome) if table[-1]],
+        facts=facts,
+        tables=[table for table in list_tables(outcome) if table.rows],
         charts=[chart for chart in charts if chart],
         notes=list(map(explain.format_note, outcome.notes)),
         excerpt=excerpt if excerpt and excerpt.lines else None,
@@ -478,46 +497,48 @@ def _show_configuration(
 
 
 def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
-    """Return (text, sort key) pairs for the cells of a row; "" sorts last."""
-    (measured, difference), (age, start) = (
-        get_step_time(outcome),
-        jobs.find_age(outcome),
-    )
+    """Return (text, sort key) pairs for the cells of a row; "" sorts last.
+
+    The cells are in the order of `COLUMNS`, without verdict and id.
+    """
+    step_seconds, difference = get_step_time(outcome)
+    step_time_text, difference_text = format_step_time(outcome)
     expected, gpus = outcome.expected_seconds, outcome.configuration.gpus
-    changes = outcome.changes
-    total = (
-        formatting.add_changes(change.difference for change in changes)
-        if changes
-        else None
-    )
+    mfu, _ = get_mfu(outcome)
+    total_change = None
+    if outcome.changes:
+        total_change = formatting.add_changes(
+            change.difference for change in outcome.changes
+        )
+    age, start = jobs.find_age(outcome)
     # Sorted by age: newer runs first, unknown start times last.
-    started = datetime.fromisoformat(start).timestamp() if start else None
+    age_key = f"{-datetime.fromisoformat(start).timestamp():.0f}" if start else ""
     return [
-        (format_step_time(outcome)[1], _format_value(difference)),
-        (format_step_time(outcome)[0], _format_value(measured)),
-        (formatting.format_seconds(expected), _format_value(expected)),
-        (format_mfu(outcome), _format_value(get_mfu(outcome)[0])),
-        (format_change(total), _format_value(total)),
-        (str(gpus), _format_value(gpus)),
-        (age, "" if started is None else f"{-started:.0f}"),
+        (difference_text, _format_sort_key(difference)),
+        (step_time_text, _format_sort_key(step_seconds)),
+        (formatting.format_seconds(expected), _format_sort_key(expected)),
+        (format_mfu(outcome), _format_sort_key(mfu)),
+        (format_change(total_change), _format_sort_key(total_change)),
+        (str(gpus), _format_sort_key(gpus)),
+        (age, age_key),
         (outcome.reason, outcome.reason),
     ]
 
 
-def _list_news(shown: Sequence[ShownConfiguration]) -> list[ShownChange]:
+def _list_news(configurations: Sequence[ShownConfiguration]) -> list[ShownChange]:
     """Return the newest lasting, unacknowledged level changes, newest first."""
-    changes = [
-        (change, entry)
-        for entry in shown
-        for change in entry.outcome.changes
-        if change.stands and not change.acknowledged
-    ]
-    changes.sort(key=lambda pair: (pair[0].started[:10], pair[1].name), reverse=True)
-    return [
-        ShownChange(entry.anchor, entry.name, change.text)
-        for change, entry in changes[:MOST_CHANGES]
-    ]
+    dated_changes = []
+    for shown in configurations:
+        for change in shown.outcome.changes:
+            if change.stands and not change.acknowledged:
+                date = change.started[:10]
+                news = ShownChange(shown.anchor, shown.name, change.text)
+                dated_changes.append((date, news))
+    # Changes of the same day are sorted by configuration, in reverse like the days.
+    dated_changes.sort(key=lambda item: (item[0], item[1].name), reverse=True)
+    return [news for _, news in dated_changes[:MOST_CHANGES]]
 
 
-def _format_value(value: float | None) -> str:
+def _format_sort_key(value: float | None) -> str:
+    """Return a value as the sort key of a cell; "" for None."""
     return "" if value is None else f"{value:.9g}"

@@ -59,7 +59,8 @@ def _clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
 
     A single outlier would otherwise compress all other values into one line.
     """
-    highest = BEYOND * max([sorted(values)[len(values) // 2], *lines])
+    median = sorted(values)[len(values) // 2]
+    highest = BEYOND * max([median, *lines])
     return [min(value, highest) for value in values]
 
 
@@ -76,7 +77,8 @@ def _describe_lines(outcome: ConfigurationOutcome) -> Iterator[str]:
 
 def _format_span(values: Sequence[float]) -> str:
     """Format the range of step times: `7.3 s to 7.5 s`."""
-    return f"{formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
+    low, high = min(values), max(values)
+    return f"{formatting.format_seconds(low)} to {formatting.format_seconds(high)}"
 
 
 def make_sentence(texts: Sequence[str]) -> str:
@@ -158,8 +160,9 @@ def draw_history(outcome: ConfigurationOutcome, name: str) -> Chart | None:
         if 0 <= change.night < len(days)
     ]
     picture, key = _draw_series(days, times, changes, _make_date_scale(earlier))
-    if times[-1] is not None:
-        picture.draw_points([(len(days) - 1, times[-1])], "ring", "hollow")
+    current = times[-1]
+    if current is not None:
+        picture.draw_points([(len(days) - 1, current)], "ring", "hollow")
         key = [*key, "\N{LARGE CIRCLE} this run"]
     return Chart(
         name,
@@ -181,9 +184,9 @@ def draw_days(
     if len(times) - times.count(None) < FEWEST:
         return None
     picture, key = _draw_series(days, times, changes, _make_date_scale(days), WIDE)
-    sentence = _describe_history(days, [*times, None], changes).replace(
-        ", without this run", ""
-    )
+    # The current run would be the last of the times.
+    sentence = _describe_history(days, [*times, None], changes)
+    sentence = sentence.replace(", without this run", "")
     return Chart(name, "Daily runs", sentence, picture.make_svg(name), ", ".join(key))
 
 
@@ -199,19 +202,17 @@ def _draw_series(
     Returns the picture and the entries of its legend.
     """
     expected = [day.expected_seconds for day in days]
-    lines = [value for value in expected if value]
-    y = make_number_scale(
-        *pad(
-            [*_clip([value for value in times if value is not None], lines), *lines],
-            0.12,
-        )
-    )
-    picture = Picture(dates, y, "", "seconds", width)
+    baselines = [value for value in expected if value]
+    measured = [value for value in times if value is not None]
+    low, high = pad([*_clip(measured, baselines), *baselines], share=0.12)
+    y = make_number_scale(low, high)
+    picture = Picture(dates, y, x_name="", y_name="seconds", width=width)
     picture.draw_line(_list_corners(expected), "expected")
     key = _draw_daily_runs(picture, days, times)
     for row, change in enumerate(changes):
         acknowledged = " known" if change.acknowledged else ""
         text = f"{format_change(change.difference)}{acknowledged}"
+        # Between two runs; the labels of successive changes must not overlap.
         picture.draw_vertical(change.night - 0.5, "change", text, row % 3)
     return picture, key
 
@@ -237,11 +238,11 @@ def _convert_day(day: ReportedDay) -> DrawnDay:
 
 def _convert_current_run(outcome: ConfigurationOutcome) -> DrawnDay:
     """Convert the current run, without its step time if that is meaningless."""
-    counts = not outcome.problems and outcome.verdict not in (
+    is_meaningless = outcome.problems or outcome.verdict in (
         "MISSING",
         "NOT_COMPARABLE",
     )
-    seconds = outcome.get_metric("step_time_seconds") if counts else None
+    seconds = None if is_meaningless else outcome.get_metric("step_time_seconds")
     return DrawnDay("", outcome.verdict, seconds, outcome.expected_seconds)
 
 
@@ -249,28 +250,31 @@ def _draw_daily_runs(
     picture: Picture, days: Sequence[DrawnDay], times: Sequence[float | None]
 ) -> list[str]:
     """Draw the daily runs with a step time; return the legend of the symbols used."""
-    points: dict[str, list[tuple[float, float]]] = {symbol: [] for symbol in MEANINGS}
+    points_by_symbol: dict[str, list[tuple[float, float]]] = {}
     for index, (day, value) in enumerate(zip(days, times, strict=True)):
         if value is not None:
-            points[SYMBOLS.get(day.verdict, "square")].append((index, value))
-    for symbol, symbol_points in points.items():
-        picture.draw_points(symbol_points, symbol, MEANINGS[symbol][0])
-    return [
-        MEANINGS[symbol][1] for symbol, symbol_points in points.items() if symbol_points
-    ]
+            symbol = SYMBOLS.get(day.verdict, "square")
+            points_by_symbol.setdefault(symbol, []).append((index, value))
+    legend = []
+    for symbol, (kind, meaning) in MEANINGS.items():
+        if symbol in points_by_symbol:
+            picture.draw_points(points_by_symbol[symbol], symbol, kind)
+            legend.append(meaning)
+    return legend
 
 
 def _make_date_scale(earlier: Sequence[DrawnDay]) -> Scale:
     """Create a scale with some dates; its last position is for the current run."""
     stride = math.ceil(len(earlier) / DATES)
-    texts = [
-        (float(index), _format_date(earlier[index])[5:])
-        for index in range(0, len(earlier), stride)
-    ]
-    return Scale(-1, len(earlier) + 1, texts)
+    ticks = []
+    for index in range(0, len(earlier), stride):
+        month_and_day = _format_date(earlier[index])[5:]
+        ticks.append((float(index), month_and_day))
+    return Scale(-1, len(earlier) + 1, ticks)
 
 
 def _format_date(dated: DrawnDay | DrawnChange) -> str:
+    """Return the date of a run or a change: `2025-11-20`."""
     return dated.started[:10] or "unknown"
 
 
@@ -279,24 +283,27 @@ def _describe_history(
     times: Sequence[float | None],
     changes: Sequence[DrawnChange],
 ) -> str:
-    """Describe the chart of daily runs in a sentence."""
-    measured = [value for value in times if value is not None]
-    untimed = times[:-1].count(None)
-    now = " and this run" if times[-1] is not None else ", without this run"
-    levels = [
-        f"{format_change(change.difference)} from {_format_date(change)} on"
-        for change in changes
-    ]
-    runs = f"{formatting.count_noun(len(earlier), 'daily run')} from {_format_date(earlier[0])} to {_format_date(earlier[-1])}"
-    return make_sentence(
-        [
-            f"{runs}{now}, {_format_span(measured)}",
-            f"{untimed} without a step time" if untimed else "",
-            f"{formatting.count_noun(len(levels), 'level change')}: {formatting.join_first(levels)}"
-            if levels
-            else "",
+    """Describe the chart of daily runs in a sentence.
+
+    `times` are the step times of the earlier runs, and last that of the current run.
+    """
+    *earlier_times, current = times
+    first_date, last_date = _format_date(earlier[0]), _format_date(earlier[-1])
+    runs = formatting.count_noun(len(earlier), "daily run")
+    this_run = " and this run" if current is not None else ", without this run"
+    span = _format_span([value for value in times if value is not None])
+    texts = [f"{runs} from {first_date} to {last_date}{this_run}, {span}"]
+    untimed = earlier_times.count(None)
+    if untimed:
+        texts.append(f"{untimed} without a step time")
+    if changes:
+        count = formatting.count_noun(len(changes), "level change")
+        levels = [
+            f"{format_change(change.difference)} from {_format_date(change)} on"
+            for change in changes
         ]
-    )
+        texts.append(f"{count}: {formatting.join_first(levels)}")
+    return make_sentence(texts)
 
 
 def format_change(difference: float | None) -> str:
@@ -323,7 +330,10 @@ NON_FINITE = "\N{MULTIPLICATION X} not finite"
 
 
 def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
-    """Draw step times with the window, its slow steps, the baseline and the limit."""
+    """Draw step times with the window, its slow steps, the baseline and the limit.
+
+    Returns None if there are fewer than `FEWEST` step times.
+    """
     columns = outcome.steps
     if columns is None:
         return None
@@ -331,17 +341,23 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     points = _list_points(index, seconds)
     if len(points) < FEWEST:
         return None
-    y = make_number_scale(
-        *pad([*_select_core(outcome, points), *_list_line_seconds(outcome)])
-    )
+    core = _select_core(outcome, points)
+    low, high = pad([*core, *_list_line_seconds(outcome)])
+    y = make_number_scale(low, high)
     slow = _list_points(
         [index[position] for position in columns.slow],
         [seconds[position] for position in columns.slow],
     )
-    above = [point for point in points if point[1] > y.high and point not in slow]
-    picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
-    first = max(outcome.window.first, min(index))
-    last = min(outcome.window.last, max(index))
+    above = [
+        (step, value)
+        for step, value in points
+        if value > y.high and (step, value) not in slow
+    ]
+    first_step, last_step = min(index), max(index)
+    x = make_number_scale(first_step, last_step)
+    picture = Picture(x, y, x_name="step", y_name="seconds")
+    first = max(outcome.window.first, first_step)
+    last = min(outcome.window.last, last_step)
     if first < last:
         picture.fill_band(first, last)
     picture.draw_line(zip(index, seconds, strict=True))
@@ -379,8 +395,10 @@ def _select_core(outcome: ConfigurationOutcome, points: Points) -> list[float]:
     compilation and would stretch the scale. Without steps in the window, all times.
     """
     window = outcome.window
-    inside = [value for step, value in points if window.first <= step <= window.last]
-    return _clip(inside or [value for _, value in points], _list_line_seconds(outcome))
+    values = [value for step, value in points if window.first <= step <= window.last]
+    if not values:
+        values = [value for _, value in points]
+    return _clip(values, _list_line_seconds(outcome))
 
 
 def _describe_steps(
@@ -388,25 +406,22 @@ def _describe_steps(
 ) -> str:
     """Describe the chart of step times in a sentence."""
     values = [value for _, value in points]
+    texts = [
+        f"{formatting.count_noun(len(values), 'step')}, {_format_span(values)}",
+        f"window {outcome.window.first} to {outcome.window.last}",
+    ]
+    if slow:
+        steps = formatting.join_first([step for step, _ in slow])
+        texts.append(f"{formatting.count_noun(len(slow), 'slow step')} ({steps})")
     above = sum(value > y.high for value in values)
+    if above:
+        end = formatting.format_seconds(y.high)
+        texts.append(f"{above} above the scale, which ends at {end}")
     below = sum(value < y.low for value in values)
-    listed = formatting.join_first([step for step, _ in slow])
-    return make_sentence(
-        [
-            f"{formatting.count_noun(len(values), 'step')}, {_format_span(values)}",
-            f"window {outcome.window.first} to {outcome.window.last}",
-            f"{formatting.count_noun(len(slow), 'slow step')} ({listed})"
-            if slow
-            else "",
-            f"{above} above the scale, which ends at {formatting.format_seconds(y.high)}"
-            if above
-            else "",
-            f"{below} below the scale, which begins at {formatting.format_seconds(y.low)}"
-            if below
-            else "",
-            *_describe_lines(outcome),
-        ]
-    )
+    if below:
+        start = formatting.format_seconds(y.low)
+        texts.append(f"{below} below the scale, which begins at {start}")
+    return make_sentence([*texts, *_describe_lines(outcome)])
 
 
 def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
@@ -419,17 +434,19 @@ def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     )
     if len(times) < FEWEST or outcome.problems:
         return None
-    shown = _clip(times, _list_line_seconds(outcome))
-    x = make_number_scale(*pad([*shown, *_list_line_seconds(outcome)], 0.03))
-    width = _choose_width(x.high - x.low, shown[-1] - shown[0])
+    lines = _list_line_seconds(outcome)
+    shown = _clip(times, lines)
+    low, high = pad([*shown, *lines], share=0.03)
+    x = make_number_scale(low, high)
+    width = _choose_width(length=x.high - x.low, spread=shown[-1] - shown[0])
     counts = Counter(int((value - x.low) / width) for value in shown)
-    picture = Picture(
-        x, make_number_scale(0, max(counts.values()) * 1.25), "seconds", "steps"
-    )
+    # The space above the highest bar is for the labels of the lines.
+    y = make_number_scale(0, max(counts.values()) * 1.25)
+    picture = Picture(x, y, x_name="seconds", y_name="steps")
     for position, count in sorted(counts.items()):
-        picture.fill_box(
-            x.low + position * width, x.low + (position + 0.92) * width, 0, count
-        )
+        start = x.low + position * width
+        end = x.low + (position + 0.92) * width  # a gap before the next bar
+        picture.fill_box(start, end, bottom=0, top=count)
     for row, (kind, text, value) in enumerate(_list_lines(outcome)):
         picture.draw_vertical(value, kind, text, row)
     return Chart(
@@ -445,30 +462,26 @@ def _choose_width(length: float, spread: float) -> float:
 
     `length` is the range of the scale, `spread` the range of the values.
     """
-    return (
-        length / MOST_BINS
-        if spread * MOST_BINS <= length * BINS
-        else min(spread, length) / BINS
-    )
+    # BINS bars for the values, but not more than MOST_BINS across the scale.
+    if spread * MOST_BINS <= length * BINS:
+        return length / MOST_BINS
+    return min(spread, length) / BINS
 
 
 def _describe_distribution(
     outcome: ConfigurationOutcome, times: Sequence[float]
 ) -> str:
-    """Describe the chart of the distribution in a sentence."""
+    """Describe the chart of the distribution in a sentence; `times` are sorted."""
     count = len(times)
     median, low, high = (
         formatting.format_seconds(times[int(count * quantile)])
         for quantile in (0.5, 0.25, 0.75)
     )
+    slowest = formatting.format_seconds(times[-1])
     values = formatting.count_noun(count, "mean" if outcome.window_mean_of else "step")
     middle = f"median {median}, half of them from {low} to {high}"
-    return make_sentence(
-        [
-            f"{values} of the window: {middle}, slowest {formatting.format_seconds(times[-1])}",
-            *_describe_lines(outcome),
-        ]
-    )
+    text = f"{values} of the window: {middle}, slowest {slowest}"
+    return make_sentence([text, *_describe_lines(outcome)])
 
 
 # --- the loss of a run that did not train ---------------------------------------------
@@ -491,12 +504,14 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     non_finite = [index[position] for position in columns.no_loss or ()]
     if len(points) + len(non_finite) < FEWEST:
         return None
+    # Without a finite loss, any scale will do.
     values = sorted(loss for _, loss in points) or [1.0]
-    highest = min(LARGEST_LOSS * abs(values[len(values) // 2]), LARGEST_VALUE)
-    y = make_number_scale(
-        *pad([max(min(value, highest), -LARGEST_VALUE) for value in values])
-    )
-    picture = Picture(make_number_scale(min(index), max(index)), y, "step", "loss")
+    median = values[len(values) // 2]
+    highest = min(LARGEST_LOSS * abs(median), LARGEST_VALUE)
+    clipped = [max(min(value, highest), -LARGEST_VALUE) for value in values]
+    low, high = pad(clipped)
+    x, y = make_number_scale(min(index), max(index)), make_number_scale(low, high)
+    picture = Picture(x, y, x_name="step", y_name="loss")
     picture.draw_line(zip(index, losses, strict=True))
     picture.draw_points([(step, y.high) for step in non_finite], "cross", "regression")
     above = [(step, y.high) for step, loss in points if loss > y.high]
@@ -513,17 +528,18 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
 def _describe_loss(
     points: Points, non_finite: Sequence[int], index: Sequence[int]
 ) -> str:
-    """Describe the chart of losses in a sentence."""
-    losses = [loss for _, loss in points]
-    first = f", first at step {non_finite[0]}" if non_finite else ""
-    return make_sentence(
-        [
-            f"{formatting.count_noun(len(index), 'step')}",
-            f"loss {losses[0]:.4g} at step {points[0][0]}, {losses[-1]:.4g} at step {points[-1][0]}"
-            if losses
-            else "",
-            f"not finite at {formatting.count_noun(len(non_finite), 'step')}{first}"
-            if non_finite
-            else "",
-        ]
-    )
+    """Describe the chart of losses in a sentence.
+
+    `points` are the finite losses, `non_finite` the other steps of `index`.
+    """
+    texts = [formatting.count_noun(len(index), "step")]
+    if points:
+        first_step, first_loss = points[0]
+        last_step, last_loss = points[-1]
+        texts.append(
+            f"loss {first_loss:.4g} at step {first_step}, {last_loss:.4g} at step {last_step}"
+        )
+    if non_finite:
+        count = formatting.count_noun(len(non_finite), "step")
+        texts.append(f"not finite at {count}, first at step {non_finite[0]}")
+    return make_sentence(texts)
