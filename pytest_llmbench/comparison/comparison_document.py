@@ -168,10 +168,13 @@ def choose_exit_code(result: SidesCompared, *, strict: bool) -> int:
         return SLOWER
     if not answers:
         return NOTHING
-    return INCOMPLETE if strict and not result.complete else 0
+    if strict and not result.complete:
+        return INCOMPLETE
+    return 0
 
 
 def _describe_place(side: ComparedSide) -> ReportedInput:
+    """Build the record of one side's input, with the numbers of its runs."""
     return ReportedInput(
         label=side.label,
         place=side.place,
@@ -182,6 +185,7 @@ def _describe_place(side: ComparedSide) -> ReportedInput:
 
 
 def _rank(comparison: ReportedConfiguration) -> tuple[int, str]:
+    """Return the sort key of a comparison: its answer, then its configuration."""
     return ORDER.index(SideAnswer(comparison.answer)), comparison.configuration
 
 

@@ -28,7 +28,9 @@ def format_text(document: ComparisonDocument) -> str:
 
     One line per configuration, followed by a section with its details.
     """
-    lines = [line for text in list_remarks(document) for line in wrap(text)]
+    lines = []
+    for remark in list_remarks(document):
+        lines += wrap(remark)
     lines += [*_format_side(document.a), *_format_side(document.b)]
     if document.comparisons:
         lines.append("")
@@ -61,14 +63,13 @@ def _format_list(title: str, texts: Sequence[str]) -> list[str]:
 
 
 def _format_side(side: ReportedInput) -> list[str]:
-    counted = formatting.count_noun(side.runs, "run")
-    of = formatting.count_noun(side.configurations, "configuration")
-    without = f", {side.no_data} without data" if side.no_data else ""
-    return wrap(
-        f"{side.place}: {counted} of {of}{without}",
-        "   ",
-        first=f"{side.label}  ",
-    )
+    """Return `A  results: 12 runs of 4 configurations, 1 without data`, wrapped."""
+    runs = formatting.count_noun(side.runs, "run")
+    configurations = formatting.count_noun(side.configurations, "configuration")
+    text = f"{side.place}: {runs} of {configurations}"
+    if side.no_data:
+        text += f", {side.no_data} without data"
+    return wrap(text, "   ", first=f"{side.label}  ")
 
 
 def list_remarks(document: ComparisonDocument) -> Iterator[str]:
@@ -95,13 +96,10 @@ def _format_row(comparison: ReportedConfiguration) -> list[str]:
     difference, low, high = format_interval(comparison)
     answer = comparison.answer.replace("-", " ")
     head = f"{answer:<11}  {difference:>8}  {f'({low} to {high})':<21}"
-    whole = f"{head}  {comparison.configuration}"
-    name = comparison.configuration
-    return (
-        [whole]
-        if count_columns(whole) < 80
-        else [head.rstrip(), *wrap(name, "    ", first="    ")]
-    )
+    row = f"{head}  {comparison.configuration}"
+    if count_columns(row) < 80:
+        return [row]
+    return [head.rstrip(), *wrap(comparison.configuration, "    ", first="    ")]
 
 
 def list_facts(
@@ -109,19 +107,19 @@ def list_facts(
 ) -> Iterator[tuple[str, str]]:
     """Yield the details of one configuration as (label, text) pairs."""
     difference, low, high = format_interval(comparison)
-    seconds = (
-        formatting.format_seconds(side.step_seconds) for side in comparison.sides
-    )
-    yield (
-        "answer",
-        f"{format_answer(comparison, margin)}: {difference} ({low} to {high}), {' -> '.join(seconds)}",
-    )
+    answer = format_answer(comparison, margin)
+    seconds_a = formatting.format_seconds(comparison.a.step_seconds)
+    seconds_b = formatting.format_seconds(comparison.b.step_seconds)
+    times = f"{seconds_a} -> {seconds_b}"
+    yield "answer", f"{answer}: {difference} ({low} to {high}), {times}"
     yield from _list_power(comparison, margin)
-    runs, groups = comparison.runs, comparison.groups
-    counts = [
-        f"{label} {formatting.count_noun(count, 'run')} in {formatting.count_noun(group_count, 'group')}"
-        for label, count, group_count in zip("AB", runs, groups, strict=True)
-    ]
+    counts = []
+    for label, run_count, group_count in zip(
+        "AB", comparison.runs, comparison.groups, strict=True
+    ):
+        runs = formatting.count_noun(run_count, "run")
+        groups = formatting.count_noun(group_count, "group")
+        counts.append(f"{label} {runs} in {groups}")
     yield "runs", f"{', '.join(counts)}; {comparison.window.text}"
     noise = comparison.noise
     yield (
@@ -143,7 +141,8 @@ def format_answer(comparison: ReportedConfiguration, margin: float) -> str:
     limit = f"{100 * margin:.3g} %"
     answer = comparison.answer
     if answer in (SideAnswer.SLOWER, SideAnswer.FASTER):
-        return f"B is {answer}{f' by less than {limit}' if comparison.within_margin else ''}"
+        extent = f" by less than {limit}" if comparison.within_margin else ""
+        return f"B is {answer}{extent}"
     return f"alike within {limit}" if answer == SideAnswer.ALIKE else "cannot tell"
 
 
@@ -156,15 +155,13 @@ def _list_power(
     smallest = format_percent(comparison.smallest, signed=False)
     text = f"a difference of {smallest} would have been shown, four times out of five"
     if comparison.answer == SideAnswer.CANNOT_TELL:
-        more = [
+        needed_a, needed_b = (
             str(count) if count <= formatting.MANY else f"more than {formatting.MANY}"
             for count in comparison.runs_needed
-        ]
-        runs = (
-            f"{more[0]} more runs a side"
-            if more[0] == more[1]
-            else f"{more[0]} more runs of A and {more[1]} of B"
         )
+        runs = f"{needed_a} more runs of A and {needed_b} of B"
+        if needed_a == needed_b:
+            runs = f"{needed_a} more runs a side"
         condition = f"would be with {runs}, on other days or nodes"
         if not any(comparison.runs_needed):
             condition = (
@@ -204,26 +201,20 @@ def _list_differences(comparison: ReportedConfiguration) -> Iterator[tuple[str, 
             "candidate",
             f"{name_label(comparison.candidate)} is the only known difference",
         )
-    days = [_list_days(side) for side in comparison.sides]
+    days_a, days_b = _list_days(comparison.a), _list_days(comparison.b)
     if not differs:
-        nothing = (
-            "no fact is constant within each side and differs"
-            if varies
-            else "nothing known differs"
-        )
-        yield "differs", nothing + (" but the days" if days[0] != days[1] else "")
+        text = "nothing known differs"
+        if varies:
+            text = "no fact is constant within each side and differs"
+        if days_a != days_b:
+            text += " but the days"
+        yield "differs", text
     for varying in varies:
         values_a, values_b = (
             formatting.join_first(values, 3) for values in (varying.a, varying.b)
         )
         yield "varies", f"{name_label(varying.name)}: A {values_a}; B {values_b}"
-    yield (
-        "started",
-        "; ".join(
-            f"{label} {_format_days(side_days)}"
-            for label, side_days in zip("AB", days, strict=True)
-        ),
-    )
+    yield "started", f"A {_format_days(days_a)}; B {_format_days(days_b)}"
     unknown = [f"{name_label(fact.name)} ({fact.sides})" for fact in comparison.unknown]
     if unknown:
         yield "unknown", formatting.join_first(unknown, MANY)
@@ -235,15 +226,16 @@ def _list_days(side: ReportedSide) -> list[str]:
 
 
 def _format_days(days: Sequence[str]) -> str:
-    known_days = list(filter(None, days))
-    span = (
-        " to ".join(dict.fromkeys((known_days[0], known_days[-1])))
-        if known_days
-        else "unknown"
-    )
-    return (
-        f"{span}, some unknown" if known_days and len(known_days) < len(days) else span
-    )
+    """Return `2025-11-20 to 2025-11-24`, `2025-11-20, some unknown` or `unknown`.
+
+    `days` are sorted; an unknown day is "".
+    """
+    known_days = [day for day in days if day]
+    if not known_days:
+        return "unknown"
+    first, last = known_days[0], known_days[-1]
+    span = first if first == last else f"{first} to {last}"
+    return f"{span}, some unknown" if len(known_days) < len(days) else span
 
 
 def format_no_data(run: NoData) -> str:
@@ -255,31 +247,32 @@ def format_no_data(run: NoData) -> str:
 def count_answers(document: ComparisonDocument) -> str:
     """Return a summary line such as `3 configurations compared: 1 slower, 2 alike; 1
     not compared; 2 runs without data`."""
-    counts = Counter(comparison.answer for comparison in document.comparisons)
-    answers = ", ".join(
-        f"{counts[name]} {name.replace('-', ' ')}" for name in ORDER if counts[name]
-    )
-    compared = formatting.count_noun(len(document.comparisons), "configuration")
-    counted = [
-        f"{compared} compared: {answers}" if answers else _explain_nothing(document)
-    ]
-    if document.not_compared:
-        counted.append(f"{len(document.not_compared)} not compared")
-    if document.no_data:
-        counted.append(
-            f"{formatting.count_noun(len(document.no_data), 'run')} without data"
+    texts = []
+    if document.comparisons:
+        compared = formatting.count_noun(len(document.comparisons), "configuration")
+        counts = Counter(comparison.answer for comparison in document.comparisons)
+        answers = ", ".join(
+            f"{counts[answer]} {answer.replace('-', ' ')}"
+            for answer in ORDER
+            if counts[answer]
         )
-    return "; ".join(counted)
+        texts.append(f"{compared} compared: {answers}")
+    else:
+        texts.append(_explain_nothing(document))
+    if document.not_compared:
+        texts.append(f"{len(document.not_compared)} not compared")
+    if document.no_data:
+        runs = formatting.count_noun(len(document.no_data), "run")
+        texts.append(f"{runs} without data")
+    return "; ".join(texts)
 
 
 def _explain_nothing(document: ComparisonDocument) -> str:
+    """Return the reason no configuration was compared."""
     empty = [side.label for side in (document.a, document.b) if not side.runs]
-    reason = (
-        f"{' and '.join(empty)} without any usable run"
-        if empty
-        else "no configuration has runs on both sides"
-    )
-    return f"nothing to compare: {reason}"
+    if empty:
+        return f"nothing to compare: {' and '.join(empty)} without any usable run"
+    return "nothing to compare: no configuration has runs on both sides"
 
 
 def format_interval(comparison: ReportedConfiguration) -> tuple[str, str, str]:
@@ -293,10 +286,12 @@ def format_interval(comparison: ReportedConfiguration) -> tuple[str, str, str]:
 def format_percent(fraction: float, digits: int = 2, *, signed: bool = True) -> str:
     """Return a percentage such as `+5.0 %`.
 
-    Without a sign `0.43 %`, and `12 %` above 10 %.
+    Without a sign `0.43 %`, and `12 %` above 10 %; `digits` is then ignored.
     """
     percent = 100 * fraction
     if not signed:
         return f"{percent:.2g} %" if abs(percent) < 100 else f"{percent:.0f} %"
-    formatted = f"{percent:+.{digits}f} %"
-    return formatted if float(formatted.removesuffix(" %")) else f"{0:.{digits}f} %"
+    number = f"{percent:+.{digits}f}"
+    if float(number) == 0:
+        number = f"{0:.{digits}f}"  # without a sign
+    return f"{number} %"

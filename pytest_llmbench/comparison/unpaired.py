@@ -6,7 +6,7 @@ Also lists the facts that differ between the sides.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.comparison.comparison_records import (
@@ -55,30 +55,26 @@ def compare_all(
 ) -> dict[str, tuple[SideEstimate, SideDifferences]]:
     """Estimate the differences of all configurations.
 
-    The noise prior is estimated from all of them. `margin` is a fraction.
+    The noise prior is estimated from all configurations; it is `assumed_cv` if their
+    noise is unknown. `margin` is a fraction.
     """
-    grouped = {
+    groups_by_name = {
         name: (_group(sides.a), _group(sides.b))
         for name, sides in configurations.items()
     }
-    estimates = {
-        name: estimate_pair_noise(*grouped[name], sides.daily_noise)
-        for name, sides in configurations.items()
-    }
-    prior = noise.estimate_from_fleet(
-        [estimate for estimate in estimates.values() if estimate]
-    ) or noise.assume_noise(assumed_cv)
-    return {
-        name: (
-            estimate_sides(
-                *grouped[name],
-                noise.with_prior(estimates[name], prior, assumed_cv),
-                margin,
-            ),
-            find_differences(sides.a, sides.b),
-        )
-        for name, sides in configurations.items()
-    }
+    noise_by_name = {}
+    for name, sides in configurations.items():
+        groups_a, groups_b = groups_by_name[name]
+        noise_by_name[name] = estimate_pair_noise(groups_a, groups_b, sides.daily_noise)
+    knnoise_by_name = [estimate for estimate in noise_by_name.values() if estimate]
+    prior = noise.estimate_from_fleet(knnoise_by_name) or noise.assume_noise(assumed_cv)
+    answers = {}
+    for name, sides in configurations.items():
+        groups_a, groups_b = groups_by_name[name]
+        run_noise = noise.with_prior(noise_by_name[name], prior, assumed_cv)
+        estimate = estimate_sides(groups_a, groups_b, run_noise, margin)
+        answers[name] = estimate, find_differences(sides.a, sides.b)
+    return answers
 
 
 Groups = Sequence[Sequence[SideRun]]
@@ -86,8 +82,10 @@ Groups = Sequence[Sequence[SideRun]]
 
 
 def _group(runs: Sequence[SideRun]) -> Groups:
-    groups = group_occasions([Occasion(run.started, run.nodes) for run in runs])
-    return [[runs[index] for index in group] for group in groups]
+    """Group the runs of a side by day and node set."""
+    occasions = [Occasion(run.started, run.nodes) for run in runs]
+    index_groups = group_occasions(occasions)
+    return [[runs[index] for index in indices] for indices in index_groups]
 
 
 def estimate_pair_noise(
@@ -98,9 +96,8 @@ def estimate_pair_noise(
     Residuals are taken about the mean of each side, so the difference of the sides does
     not contribute. None if there are too few runs.
     """
-    return noise.pool(
-        [noise.estimate_from_sides([_average(a), _average(b)]), daily_noise]
-    )
+    noise_within_sides = noise.estimate_from_sides([_average(a), _average(b)])
+    return noise.pool([noise_within_sides, daily_noise])
 
 
 def estimate_sides(
@@ -118,20 +115,27 @@ def estimate_sides(
     """
     means_a, means_b = _average(a), _average(b)
     difference = sum(means_b) / len(b) - sum(means_a) / len(a)
-    root = math.sqrt(1 / len(a) + 1 / len(b))
-    error = max(run_noise.sigma * root, math.hypot(average_error(a), average_error(b)))
+    # Error of the difference for a run-to-run noise of 1.
+    unit_error = math.sqrt(1 / len(a) + 1 / len(b))
+    within_run_error = math.hypot(average_error(a), average_error(b))
+    error = max(run_noise.sigma * unit_error, within_run_error)
     rounding = average_rounding(a) + average_rounding(b)
     freedom = run_noise.degrees_of_freedom
-    both_sided, one_sided = (
-        compute_quantile(1 - level, freedom) for level in (LEVEL / 2, LEVEL)
-    )
-    width = both_sided * error + rounding
-    low, high = difference - width, difference + width
+    two_sided_quantile = compute_quantile(1 - LEVEL / 2, freedom)
+    one_sided_quantile = compute_quantile(1 - LEVEL, freedom)
+    half_width = two_sided_quantile * error + rounding
+    low, high = difference - half_width, difference + half_width
     limit = math.log1p(margin)
-    answer = _choose_answer(
-        low, high, abs(difference) + one_sided * error + rounding < limit
-    )
+    furthest = abs(difference) + one_sided_quantile * error + rounding
+    answer = _choose_answer(low, high, is_within=furthest < limit)
+    # Rounding may hide as much of a difference as it adds to the interval.
+    smallest = half_width + compute_quantile(POWER, freedom) * error + rounding
     group_counts = len(a), len(b)
+    runs_needed = 0, 0
+    if answer is SideAnswer.CANNOT_TELL:
+        runs_needed = _count_needed(
+            error / unit_error, limit - 2 * rounding, group_counts
+        )
     return SideEstimate(
         answer=answer,
         difference=difference,
@@ -142,22 +146,20 @@ def estimate_sides(
         noise=run_noise,
         margin=limit,
         within_margin=-limit < low and high < limit,
-        # Rounding may hide as much of a difference as it adds to the interval.
-        smallest=formatting.compute_bounded_exp(
-            width + compute_quantile(POWER, freedom) * error + rounding
-        )
-        - 1,
+        smallest=formatting.compute_bounded_exp(smallest) - 1,
         runs=(sum(map(len, a)), sum(map(len, b))),
         groups=group_counts,
-        runs_needed=_count_needed(error / root, limit - 2 * rounding, group_counts)
-        if answer is SideAnswer.CANNOT_TELL
-        else (0, 0),
+        runs_needed=runs_needed,
         same_nodes=_is_on_same_nodes(a, b),
         rounding=rounding,
     )
 
 
-def _choose_answer(low: float, high: float, is_within: bool) -> SideAnswer:
+def _choose_answer(low: float, high: float, *, is_within: bool) -> SideAnswer:
+    """Choose the answer from the 95 % interval of the difference.
+
+    `is_within` is true if the 90 % interval is within the margin.
+    """
     if not (math.isfinite(low) and math.isfinite(high)):
         return SideAnswer.CANNOT_TELL
     if low > 0:
@@ -168,6 +170,7 @@ def _choose_answer(low: float, high: float, is_within: bool) -> SideAnswer:
 
 
 def _average(groups: Groups) -> list[float]:
+    """Return the mean logarithm of the step times of each group."""
     return [
         sum(math.log(run.statistic_seconds) for run in group) / len(group)
         for group in groups
@@ -185,9 +188,8 @@ def average_rounding(groups: Groups) -> float:
 
     All runs may be rounded in the same direction.
     """
-    return sum(
-        sum(run.rounding for run in group) / len(group) for group in groups
-    ) / len(groups)
+    means = [sum(run.rounding for run in group) / len(group) for group in groups]
+    return sum(means) / len(groups)
 
 
 def _count_needed(
@@ -201,12 +203,16 @@ def _count_needed(
     """
     if limit <= 0:
         return 0, 0
-    needed = math.ceil(2 * (SHOWN * sigma / limit) ** 2) if math.isfinite(sigma) else 0
-    more = max(needed - groups[0], 0), max(needed - groups[1], 0)
-    return more if any(more) else (1, 1)
+    if not math.isfinite(sigma):
+        return 1, 1
+    needed = math.ceil(2 * (SHOWN * sigma / limit) ** 2)
+    groups_a, groups_b = groups
+    more_a, more_b = max(needed - groups_a, 0), max(needed - groups_b, 0)
+    return (more_a, more_b) if more_a or more_b else (1, 1)
 
 
 def _is_on_same_nodes(a: Groups, b: Groups) -> bool | None:
+    """True if all runs used the same nodes; None if the nodes of a run are unknown."""
     nodes = [run.nodes for side in (a, b) for group in side for run in group]
     return len(set(nodes)) == 1 if all(nodes) else None
 
@@ -233,36 +239,35 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
     A fact is compared only if every run of both sides states it. A missing fact is
     never assumed to be equal.
     """
-    sides = [[_list_facts(run) for run in side] for side in (a, b)]
-    names = dict.fromkeys(
-        (*sorted({name for side in sides for run in side for name in run}), *ALWAYS)
-    )
+    facts_a, facts_b = [_list_facts(run) for run in a], [_list_facts(run) for run in b]
+    names = {name for facts in (*facts_a, *facts_b) for name in facts} | set(ALWAYS)
     between, varying, unknown = [], [], []
     for name in sorted(names, key=lambda name: (name not in ALWAYS, name)):
-        missing = [
+        incomplete_sides = [
             label
-            for label, side in zip(SIDES, sides, strict=True)
-            if any(name not in run for run in side)
+            for label, facts_of_side in zip(SIDES, (facts_a, facts_b), strict=True)
+            if any(name not in facts for facts in facts_of_side)
         ]
-        if missing:
-            unknown.append(UnknownFact(name, " and ".join(missing)))
+        if incomplete_sides:
+            unknown.append(UnknownFact(name, " and ".join(incomplete_sides)))
             continue
-        values = [tuple(sorted({run[name] for run in side})) for side in sides]
-        unified = [
-            {formatting.unify_fact(name, value) for value in side_values}
-            for side_values in values
-        ]
-        if any(len(side_values) > 1 for side_values in unified):
-            varying.append(VaryingFact(name, values[0], values[1]))
-        elif unified[0] != unified[1]:
-            between.append(FactDifference(name, values[0][0], values[1][0]))
+        values_a = tuple(sorted({facts[name] for facts in facts_a}))
+        values_b = tuple(sorted({facts[name] for facts in facts_b}))
+        # Different spellings of the same value do not count as a difference.
+        unified_a = {formatting.unify_fact(name, value) for value in values_a}
+        unified_b = {formatting.unify_fact(name, value) for value in values_b}
+        if len(unified_a) > 1 or len(unified_b) > 1:
+            varying.append(VaryingFact(name, values_a, values_b))
+        elif unified_a != unified_b:
+            between.append(FactDifference(name, values_a[0], values_b[0]))
     return SideDifferences(tuple(between), tuple(varying), tuple(unknown))
 
 
 def _list_facts(run: SideRun) -> dict[str, str]:
-    stated: Iterable[tuple[str, str]] = (
-        (name, value) for name, value in run.facts.items() if value
-    )
-    nodes = {NODES: formatting.fold_nodes(run.nodes)} if run.nodes else {}
-    started = {STARTED: f"{run.started:%Y-%m-%d}"} if run.started else {}
-    return {**dict(stated), **nodes, **started}
+    """Return the known facts of a run, with its nodes and its start day."""
+    facts = {name: value for name, value in run.facts.items() if value}
+    if run.nodes:
+        facts[NODES] = formatting.fold_nodes(run.nodes)
+    if run.started:
+        facts[STARTED] = f"{run.started:%Y-%m-%d}"
+    return facts
