@@ -47,25 +47,22 @@ def prune(
     later than `location.latest`. Returns the numbers of removed rows, which a dry run
     does not remove.
     """
-    old = select(SESSION.c.id).where(_is_removed(location, before, future))
+    sessions = select(SESSION.c.id).where(_is_removed(location, before, future))
+    runs_with_verdicts = select(VERDICT.c.run).where(VERDICT.c.run.is_not(None))
+    # In this order: a verdict refers to its session and its run.
     steps = (
-        ("verdicts", VERDICT, VERDICT.c.session.in_(old)),
-        ("sessions", SESSION, SESSION.c.id.in_(old)),
-        (
-            "runs",
-            RUN,
-            RUN.c.id.not_in(select(VERDICT.c.run).where(VERDICT.c.run.is_not(None))),
-        ),
+        ("verdicts", VERDICT, VERDICT.c.session.in_(sessions)),
+        ("sessions", SESSION, SESSION.c.id.in_(sessions)),
+        ("runs", RUN, RUN.c.id.not_in(runs_with_verdicts)),
     )
     removed = {}
     with connect(location, writes=True) as connection:
         ensure_tables(connection, location.shown)
         drop_digests(connection)
-        remove_noises(connection, old)
+        remove_noises(connection, sessions)
         for name, table, condition in steps:
-            removed[name] = connection.execute(
-                select(func.count()).select_from(table).where(condition)
-            ).scalar_one()
+            count = select(func.count()).select_from(table).where(condition)
+            removed[name] = connection.execute(count).scalar_one()
             connection.execute(delete(table).where(condition))
         if dry_run:
             connection.rollback()
@@ -91,13 +88,12 @@ def measure_extent(
 def _is_removed(
     location: StoreLocation, before: datetime | None, future: bool
 ) -> ColumnElement[bool]:
+    """Build the condition that `prune` removes a session."""
     began = SESSION.c.started
-    old = began < convert_to_stored(before) if before else false()
-    return (
-        or_(old, began > convert_to_stored(location.latest))
-        if future and location.latest
-        else old
-    )
+    is_old = began < convert_to_stored(before) if before else false()
+    if future and location.latest:
+        return or_(is_old, began > convert_to_stored(location.latest))
+    return is_old
 
 
 # --- clocks that were wrong -----------------------------------------------------------
@@ -113,36 +109,28 @@ def describe_future(location: StoreLocation) -> str:
         return ""
     latest = convert_to_stored(location.latest)
     columns = (SESSION.c.id.label("session"), SESSION.c.started, SESSION.c.host)
-    sessions = fetch_rows(
-        location,
-        select(*columns).where(SESSION.c.started > latest).order_by(SESSION.c.started),
-        dict,
-    )
-    runs = fetch_rows(
-        location, select(RUN.c.started).where(RUN.c.started > latest), dict
-    )
-    counts = [
-        *([count_noun(len(sessions), "session")] if sessions else ()),
-        *([count_noun(len(runs), "run")] if runs else ()),
-    ]
-    if not counts:
+    future_sessions = select(*columns).where(SESSION.c.started > latest)
+    sessions = fetch_rows(location, future_sessions.order_by(SESSION.c.started), dict)
+    future_runs = select(RUN.c.started).where(RUN.c.started > latest)
+    runs = fetch_rows(location, future_runs, dict)
+    if not sessions and not runs:
         return ""
+    counts = []
+    if sessions:
+        counts.append(count_noun(len(sessions), "session"))
+    if runs:
+        counts.append(count_noun(len(runs), "run"))
     verb = "begins" if len(sessions) + len(runs) == 1 else "begin"
-    last = (
-        sessions[-1]
-        if sessions
-        else {"session": "", "host": "", **max(runs, key=lambda run: run["started"])}
-    )
-    session_text = (
-        f"{escape(last['session'])} on {escape(last['host'])}, " if sessions else ""
-    )
-    remedy = (
-        "; remove the sessions with `llmbench history prune --future`"
-        if sessions
-        else ""
-    )
+    if sessions:
+        last = sessions[-1]
+        origin = f"{escape(last['session'])} on {escape(last['host'])}, "
+        remedy = "; remove the sessions with `llmbench history prune --future`"
+    else:
+        last = max(runs, key=lambda run: run["started"])
+        origin, remedy = "", ""
+    example = f"{origin}{last['started']:%Y-%m-%d %H:%M} UTC"
     return (
-        f"{' and '.join(counts)} {verb} later than now ({session_text}{last['started']:%Y-%m-%d %H:%M} UTC): a clock is or was "
+        f"{' and '.join(counts)} {verb} later than now ({example}): a clock is or was "
         f"wrong; what it dated is ignored{remedy}"
     )
 
@@ -161,9 +149,10 @@ def describe_clock(location: StoreLocation, session: str, began: datetime) -> st
     newest = newest.replace(tzinfo=UTC)
     if location.latest is not None and newest > location.latest:
         return describe_future(location)
-    if began - newest <= APART:
+    gap = began - newest
+    if gap <= APART:
         return ""
     return (
-        f"this session begins {(began - newest).days} days after the newest one before it ({newest:%Y-%m-%d}): check "
+        f"this session begins {gap.days} days after the newest one before it ({newest:%Y-%m-%d}): check "
         "the clock of this machine"
     )

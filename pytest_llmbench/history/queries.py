@@ -83,17 +83,17 @@ def list_runs(
     query = query.order_by(*list_order(location))
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
-    newest = {
+    # Verdicts are sorted by session, so the last one of each run remains.
+    run_by_number = {
         run.number: run
         for run in fetch_rows(location, query, lambda row: ListedRun(**row))
         if _matches(run.configuration, words)
     }
-    by_configuration: dict[str, list[ListedRun]] = {}
-    for run in newest.values():
-        by_configuration.setdefault(run.configuration, []).append(run)
+    runs_by_configuration: dict[str, list[ListedRun]] = {}
+    for run in run_by_number.values():
+        runs_by_configuration.setdefault(run.configuration, []).append(run)
     listed: list[ListedRun] = []
-    for name in sorted(by_configuration):
-        runs = by_configuration[name]
+    for _, runs in sorted(runs_by_configuration.items()):
         runs.sort(key=lambda run: _rank_start(location, run.started))
         listed += runs[-limit:]
     return listed
@@ -109,28 +109,29 @@ def list_verdicts(location: StoreLocation, key: str) -> list[StoredEntry]:
     if key.isdecimal() and len(key) < 19:  # fits into 64 bits
         number = int(key)
     else:
-        runs = select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == key)
-        runs_of_configuration = fetch_rows(location, runs.order_by(RUN.c.id), dict)
-        newest = max(
-            runs_of_configuration,
-            key=lambda row: _rank_start(location, row["started"]),
-            default=None,
-        )
-        number = newest["id"] if newest else None
-    query = _join_tables(location)
-    rows = (
-        []
-        if number is None
-        else _fetch_entries(location, query.where(RUN.c.id == number))
-    )
-    if not rows:
-        names = fetch_rows(location, select(RUN.c.configuration).distinct(), dict)
-        ids = [row["configuration"] for row in names]
-        nearest = did_you_mean(key, ids)
+        number = _find_last_run(location, configuration=key)
+    entries = []
+    if number is not None:
+        query = _join_tables(location).where(RUN.c.id == number)
+        entries = _fetch_entries(location, query)
+    if not entries:
+        rows = fetch_rows(location, select(RUN.c.configuration).distinct(), dict)
+        nearest = did_you_mean(key, [row["configuration"] for row in rows])
         raise HistoryError(
             f"{location.shown}: no run {key}{nearest}; `llmbench history list` lists all runs"
         )
-    return rows
+    return entries
+
+
+def _find_last_run(location: StoreLocation, configuration: str) -> int | None:
+    """Return the number of the last run of a configuration, or None."""
+    query = select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == configuration)
+    rows = fetch_rows(location, query.order_by(RUN.c.id), dict)
+    if not rows:
+        return None
+    last = max(rows, key=lambda row: _rank_start(location, row["started"]))
+    number: int = last["id"]
+    return number
 
 
 def list_everything(
@@ -142,17 +143,20 @@ def list_everything(
     and verdicts without a run.
     """
     query = _join_tables(location)
-    query = query if sessions is None else query.where(VERDICT.c.session.in_(sessions))
+    if sessions is not None:
+        query = query.where(VERDICT.c.session.in_(sessions))
     rows = fetch_rows(location, query, _decode)
     noises = list_noises(location)
-    for row in rows if noises else ():
-        row.update(noises.get((row["session"], row["configuration"]), {}))
+    if noises:
+        for row in rows:
+            row.update(noises.get((row["session"], row["configuration"]), {}))
     return rows
 
 
 def list_columns() -> dict[str, type]:
     """Return the columns of `list_everything`, without metrics, with their types."""
-    columns = _join_tables(StoreLocation("")).selected_columns
+    any_location = StoreLocation("")  # the columns do not depend on the location
+    columns = _join_tables(any_location).selected_columns
     return {
         column.name: column.type.python_type
         for column in columns
@@ -191,19 +195,20 @@ def list_session(location: StoreLocation, identifier: str) -> list[StoredEntry]:
 
 
 def _matches(configuration: str, words: str) -> bool:
-    return any(
-        all(
-            _matches_word(configuration, word.strip())
-            for word in alternative.split(" and ")
-        )
-        for alternative in words.split(" or ")
-    )
+    """True if a configuration id matches words such as `grok1 and not fp8 or llama`."""
+    for alternative in words.split(" or "):
+        required = alternative.split(" and ")
+        if all(_matches_word(configuration, word.strip()) for word in required):
+            return True
+    return False
 
 
 def _matches_word(configuration: str, word: str) -> bool:
-    return (
-        word.removeprefix("not ").strip().lower() in configuration.lower()
-    ) is not word.startswith("not ")
+    """True if a configuration id contains `grok1`, or does not for `not grok1`."""
+    is_negated = word.startswith("not ")
+    searched = word.removeprefix("not ").strip().lower()
+    is_contained = searched in configuration.lower()
+    return is_contained is not is_negated
 
 
 # --- reading --------------------------------------------------------------------------
@@ -261,14 +266,12 @@ def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) 
 
 def _mark_utc(row: Row) -> Row:
     """Set the time zone of a row's times to UTC."""
-    return {
-        **row,
-        **{
-            name: row[name].replace(tzinfo=UTC)
-            for name in ("started", "judged")
-            if row.get(name)
-        },
+    times = {
+        name: row[name].replace(tzinfo=UTC)
+        for name in ("started", "judged")
+        if row.get(name)
     }
+    return {**row, **times}
 
 
 def _rank_start(
@@ -279,7 +282,8 @@ def _rank_start(
     Runs in the future or without a start are the oldest.
     """
     began = started or _NEVER
-    return location.latest is None or began <= location.latest, began
+    is_in_past = location.latest is None or began <= location.latest
+    return is_in_past, began
 
 
 def _join_tables(location: StoreLocation) -> Select[Any]:
@@ -310,21 +314,23 @@ def _join_tables(location: StoreLocation) -> Select[Any]:
 
 
 def _decode(row: Row) -> Row:
-    """Decode the lists, dictionaries and step times of a row."""
-    steps = unpack_steps(row["step_seconds"])
+    """Decode the lists, dictionaries and step times of a row.
+
+    The columns of a run are None in a verdict without a run. Raises ValueError or
+    TypeError for invalid values.
+    """
     require_time_if_counted(row["counts"], row["run_seconds"])
-    return {
+    decoded = {
         **row,
-        **{
-            name: None if row[name] is None else parse_list(name, row[name])
-            for name in _LISTS
-        },
-        "environment": None
-        if row["environment"] is None
-        else parse_environment(row["environment"]),
         "metrics": parse_metrics(row["metrics"]),
-        "step_seconds": _list_steps(steps),
+        "step_seconds": _list_steps(unpack_steps(row["step_seconds"])),
     }
+    for name in _LISTS:
+        if row[name] is not None:
+            decoded[name] = parse_list(name, row[name])
+    if row["environment"] is not None:
+        decoded["environment"] = parse_environment(row["environment"])
+    return decoded
 
 
 def unpack_steps(packed: bytes) -> tuple[float, ...]:
@@ -333,6 +339,7 @@ def unpack_steps(packed: bytes) -> tuple[float, ...]:
 
 
 def _list_steps(steps: tuple[float, ...]) -> list[float | None]:
+    """Return step times with None for NaN. Raises ValueError for an infinite time."""
     if math.inf in steps or -math.inf in steps:
         raise ValueError("a step time is not finite")
     return [None if math.isnan(value) else value for value in steps]
@@ -350,20 +357,25 @@ def parse_list(name: str, text: str) -> list[Any]:
 
 
 def parse_metrics(text: str) -> dict[str, list[Any]]:
-    """Parse metrics by name as [value, standard deviation or None]."""
+    """Parse metrics by name as [value, standard deviation or None].
+
+    Raises TypeError or ValueError for other values.
+    """
     metrics = {
         name: [value, deviation]
         for name, (value, deviation) in json.loads(text).items()
     }
-    for value in chain.from_iterable(metrics.values()):
-        if value is not None and (
-            type(value) not in (int, float) or not -math.inf < value < math.inf
-        ):
-            raise TypeError(f"a metric is {value!r}")
+    for number in chain.from_iterable(metrics.values()):
+        if number is None:
+            continue
+        is_number = type(number) in (int, float)  # not a bool
+        if not is_number or not -math.inf < number < math.inf:
+            raise TypeError(f"a metric is {number!r}")
     return metrics
 
 
 def _refuse_infinite(value: str | float) -> float:
+    """Convert a number of a JSON text. Raises ValueError for NaN and infinity."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError(f"{value} is not a finite number")
@@ -439,14 +451,14 @@ def _find_first_days(
     """
     # Configurations with up to a quarter more runs are read completely: finding the day
     # takes as long.
-    runs = func.count(RUN.c.started)
-    many = (
+    with_many_runs = (
         select(RUN.c.configuration)
         .group_by(RUN.c.configuration)
-        .having(runs > LAST * 5 // 4)
+        .having(func.count(RUN.c.started) > LAST * 5 // 4)
     )
+    names = set(connection.execute(with_many_runs).scalars())
     first_days = {}
-    for name in set(connection.execute(many).scalars()).intersection(configurations):
+    for name in names.intersection(configurations):
         day: Function[date] = func.date(RUN.c.started, type_=Date)
         days = (
             select(day)
@@ -486,10 +498,9 @@ def _read_runs(
                 RUN.c.configuration.in_(others),
             )
         )
+    rows = connection.execute(query.order_by(VERDICT.c.id)).all()
     runs = defaultdict(list)
-    for name, run in _make_stored_runs(
-        connection.execute(query.order_by(VERDICT.c.id)).all()
-    ):
+    for name, run in _make_stored_runs(rows):
         runs[name].append(run)
     return runs
 
@@ -500,19 +511,29 @@ def _select_shown() -> Select[Any]:
     The first columns are the key of a verdict. The columns from the second `started` on
     are the fields of StoredRun.
     """
-    columns = (
-        *(SESSION.c.started, RUN.c.configuration, VERDICT.c.run),
-        *(VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic),
-        *(RUN.c.started, RUN.c.job_id, RUN.c.fingerprint, RUN.c.environment),
-        *(VERDICT.c.counts, VERDICT.c.run_seconds, VERDICT.c.verdict, VERDICT.c.reason),
-        *(
-            VERDICT.c.step_time_seconds,
-            VERDICT.c.expected_seconds,
-            VERDICT.c.log_difference,
-            VERDICT.c.status,
-        ),
+    key = (
+        SESSION.c.started,
+        RUN.c.configuration,
+        VERDICT.c.run,
+        VERDICT.c.first_step,
+        VERDICT.c.last_step,
+        VERDICT.c.statistic,
     )
-    joined = select(*columns).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    fields = (
+        RUN.c.started,
+        RUN.c.job_id,
+        RUN.c.fingerprint,
+        RUN.c.environment,
+        VERDICT.c.counts,
+        VERDICT.c.run_seconds,
+        VERDICT.c.verdict,
+        VERDICT.c.reason,
+        VERDICT.c.step_time_seconds,
+        VERDICT.c.expected_seconds,
+        VERDICT.c.log_difference,
+        VERDICT.c.status,
+    )
+    joined = select(*key, *fields).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
     return joined.where(VERDICT.c.verdict.in_(SHOWN))
 
@@ -520,11 +541,9 @@ def _select_shown() -> Select[Any]:
 def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
     """Return (configuration, run) once per window, with the verdict of the latest
     session."""
-    make_window, parse = (
-        cache(Window),
-        cache(parse_environment),
-    )  # the same values recur every day
-    last = {}
+    # The same values recur every day.
+    make_window, parse = cache(Window), cache(parse_environment)
+    runs_by_window = {}
     # A session that was added late has higher row numbers than sessions that began
     # later.
     for (
@@ -549,9 +568,10 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
             parse(environment),
             *judged,
         )
-        last[number, first, last_step, statistic] = name, _make_stored_run(fields)
-    _refuse_invalid(run for _, run in last.values())
-    return last.values()
+        key = number, first, last_step, statistic
+        runs_by_window[key] = name, _make_stored_run(fields)
+    _refuse_invalid(run for _, run in runs_by_window.values())
+    return runs_by_window.values()
 
 
 def parse_environment(text: str) -> dict[str, str]:
@@ -560,9 +580,9 @@ def parse_environment(text: str) -> dict[str, str]:
     Raises TypeError if it is not an object of strings and nulls.
     """
     environment = json.loads(text)
-    if not isinstance(environment, dict) or not set(
-        map(type, environment.values())
-    ) <= {str, NoneType}:
+    if not isinstance(environment, dict):
+        raise TypeError(f"environment is {text}")
+    if not set(map(type, environment.values())) <= {str, NoneType}:
         raise TypeError(f"environment is {text}")
     return environment
 
@@ -600,10 +620,13 @@ def _count_days(runs: Sequence[StoredRun]) -> int:
 
 def _select_last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
     """Return the runs of the last LAST days, oldest first."""
-    dated = sorted(runs, key=_STARTED)
-    days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
+    oldest_first = sorted(runs, key=_STARTED)
+    # Ordinals: numbers of days.
+    days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, oldest_first))))
     if len(days) > LAST:
-        dated = dated[
-            bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :
-        ]
-    return tuple(dated)
+        first_day = days[-LAST]
+        first_index = bisect_left(
+            oldest_first, first_day, key=lambda run: _STARTED(run).toordinal()
+        )
+        oldest_first = oldest_first[first_index:]
+    return tuple(oldest_first)
