@@ -45,22 +45,18 @@ def list_batches(location: StoreLocation) -> list[SessionBatch]:
     joined = select(*columns).join_from(
         SESSION, VERDICT, SESSION.c.id == VERDICT.c.session
     )
-    order = list_order(location)[:-1]  # without the verdict
-    sessions = fetch_rows(
-        location,
-        joined.group_by(SESSION.c.id, SESSION.c.started).order_by(*order),
-        dict,
-    )
+    *session_order, _verdict = list_order(location)
+    query = joined.group_by(SESSION.c.id, SESSION.c.started).order_by(*session_order)
+    sessions = fetch_rows(location, query, dict)
     batches: list[SessionBatch] = []
-    for _, rows in groupby(sessions, key=itemgetter("started")):
-        names, counts = zip(
-            *((row["id"], row["verdicts"]) for row in rows), strict=True
-        )
+    for _, simultaneous in groupby(sessions, key=itemgetter("started")):
         if not batches or batches[-1].verdicts >= VERDICTS:
             batches.append(SessionBatch((), 0))
-        batches[-1] = SessionBatch(
-            (*batches[-1].sessions, *names), batches[-1].verdicts + sum(counts)
-        )
+        names, verdicts = batches[-1]
+        for session in simultaneous:
+            names = (*names, session["id"])
+            verdicts += session["verdicts"]
+        batches[-1] = SessionBatch(names, verdicts)
     return batches
 
 
@@ -82,48 +78,42 @@ def find_further_columns(
     )
     types: dict[str, type] = {}
     counts: Counter[str] = Counter()
-    verdicts = sum(batch.verdicts for batch in batches)
     for batch in batches:
-        for row in fetch_rows(
-            location, query.where(VERDICT.c.session.in_(batch.sessions)), _parse_metrics
-        ):
+        batch_query = query.where(VERDICT.c.session.in_(batch.sessions))
+        for row in fetch_rows(location, batch_query, _parse_metrics):
             noise = noises.get((row["session"], row["configuration"]), {})
             values = {**noise, **flatten_metrics(row["metrics"])}
-            types.update(
-                {
-                    name: _find_type(value)
-                    for name, value in values.items()
-                    if types.get(name) in (None, int)
-                }
-            )
+            for name, value in values.items():
+                # A column of integers has another type from the first other value on.
+                if types.get(name) in (None, int):
+                    types[name] = _find_type(value)
             counts.update(values.keys())
+    verdict_count = sum(batch.verdicts for batch in batches)
     for name, kind in types.items():
-        if kind is not str and not (kind is int and counts[name] == verdicts):
+        is_complete = counts[name] == verdict_count
+        if kind is not str and not (kind is int and is_complete):
             types[name] = float
     return types
 
 
 def _find_type(value: object) -> type:
     """Return the type of a value; float for integers beyond 64 bits."""
-    return (
-        float
-        if isinstance(value, int) and not -LARGEST <= value < LARGEST
-        else type(value)
-    )
+    if isinstance(value, int) and not -LARGEST <= value < LARGEST:
+        return float
+    return type(value)
 
 
 def _parse_metrics(row: Row) -> Row:
+    """Return a row with its metrics parsed."""
     return {**row, "metrics": parse_metrics(row["metrics"])}
 
 
 def flatten_metrics(metrics: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return a column for each metric's value and one for its standard deviation."""
     values = {f"metric_{name}": value for name, (value, _) in metrics.items()}
-    return {
-        **values,
-        **{
-            f"metric_{name}_sd": sd
-            for name, (_, sd) in metrics.items()
-            if sd is not None
-        },
+    deviations = {
+        f"metric_{name}_sd": deviation
+        for name, (_, deviation) in metrics.items()
+        if deviation is not None
     }
+    return {**values, **deviations}

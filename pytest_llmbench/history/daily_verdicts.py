@@ -40,9 +40,9 @@ def read_verdicts(
     added to `damaged` under the session. Raises HistoryError if the store cannot be
     read.
     """
-    of_run = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
-    of_verdict = [column for column in VERDICT.c if column.name not in _OMITTED]
-    columns = (*of_run, *of_verdict, SESSION.c.started.label("judged"))
+    run_columns = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
+    verdict_columns = [column for column in VERDICT.c if column.name not in _OMITTED]
+    columns = (*run_columns, *verdict_columns, SESSION.c.started.label("judged"))
     joined = select(*columns).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
@@ -52,20 +52,16 @@ def read_verdicts(
     )
     if since is not None:
         first = convert_to_stored(since)
-        query = query.where(
-            or_(
-                RUN.c.started >= first,
-                and_(RUN.c.started.is_(None), SESSION.c.started >= first),
-            )
-        )
+        # A verdict without a dated run has the day of its session.
+        is_undated_since = and_(RUN.c.started.is_(None), SESSION.c.started >= first)
+        query = query.where(or_(RUN.c.started >= first, is_undated_since))
     parse = cache(parse_environment)  # the same texts recur every day
 
     def convert(row: Row) -> StoredVerdict:
-        if location.latest and row["started"] and row["started"] > location.latest:
-            row = {
-                **row,
-                "started": None,
-            }  # a wrong clock: use the session's day
+        started = row["started"]
+        if location.latest and started and started > location.latest:
+            # A wrong clock: use the session's day.
+            row = {**row, "started": None}
         return _make_verdict(row, parse)
 
     return fetch_rows(location, query, convert, damaged)
@@ -79,13 +75,14 @@ def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
     """Read a verdict from its row. Raises ValueError for an invalid value."""
     metrics = parse_metrics(row["metrics"])
     require_time_if_counted(row["counts"], row["run_seconds"])
-    # logged FLOPs give `mfu_logged` instead of `mfu`
-    computed, logged = (metrics.get(name, (None,))[0] for name in ("mfu", "mfu_logged"))
+    computed_mfu, _ = metrics.get("mfu", (None, None))
+    # From the FLOPs that the framework counted.
+    logged_mfu, _ = metrics.get("mfu_logged", (None, None))
     return StoredVerdict(
         **{name: row[name] for name in _COPIED},
         step_seconds=row["step_time_seconds"],
-        mfu=logged if computed is None else computed,
-        mfu_logged=computed is None and logged is not None,
+        mfu=logged_mfu if computed_mfu is None else computed_mfu,
+        mfu_logged=computed_mfu is None and logged_mfu is not None,
         window=Window(row["first_step"], row["last_step"], row["statistic"]),
         job_id=row["job_id"] or "",
         nodes=tuple(parse_list("nodes", row["nodes"] or "[]")),
@@ -94,19 +91,21 @@ def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
 
 
 _COPIED = (
-    *(
-        "configuration",
-        "run",
-        "started",
-        "judged",
-        "session",
-        "verdict",
-        "reason",
-        "status",
-        "text",
-        "counts",
-    ),
-    *("run_seconds", "expected_seconds", "log_difference", "baseline", "tolerance"),
+    "configuration",
+    "run",
+    "started",
+    "judged",
+    "session",
+    "verdict",
+    "reason",
+    "status",
+    "text",
+    "counts",
+    "run_seconds",
+    "expected_seconds",
+    "log_difference",
+    "baseline",
+    "tolerance",
 )
 """Columns that are copied to a verdict unchanged."""
 
@@ -114,20 +113,24 @@ _COPIED = (
 def read_session(
     location: StoreLocation, identifier: str, damaged: dict[str, str]
 ) -> StoredSession:
-    """Return a stored session, without its options if they are damaged."""
+    """Return a stored session, without its options if they are damaged.
+
+    The damage is added to `damaged` under the session.
+    """
     query = select(SESSION, SESSION.c.id.label("session")).where(
         SESSION.c.id == identifier
     )
     rows = fetch_rows(location, query, _make_session, damaged)
     if not rows:
-        plain = select(
-            *(column for column in query.selected_columns if column.name != "options")
-        )
-        rows = fetch_rows(location, plain, _make_session)
+        sound_columns = [
+            column for column in query.selected_columns if column.name != "options"
+        ]
+        rows = fetch_rows(location, select(*sound_columns), _make_session)
     return rows[0]
 
 
 def _make_session(row: Row) -> StoredSession:
+    """Build a session from its row, which may lack the options."""
     fields = ("id", "started", "host", "program", "git_commit", "ci_url")
     options = tuple(parse_list("options", row.get("options", "[]")))
     return StoredSession(**{name: row[name] for name in fields}, options=options)

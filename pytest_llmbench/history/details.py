@@ -81,6 +81,7 @@ def read_details(
 
 
 def _make_details(row: Row) -> tuple[RunKey, StoredDetails]:
+    """Read the key and the details of a run from a row."""
     window = Window(row["first_step"], row["last_step"], row["statistic"])
     steps = unpack_steps(row["step_seconds"])
     mean_of = parse_list("mean_of", row["mean_of"])
@@ -93,17 +94,12 @@ def _list_nodes(row: Row) -> tuple[str, ...]:
 
     If the job is not among the stored jobs, returns the nodes of all of them.
     """
-    matching = [
-        job["nodes"]
-        for job in parse_list("jobs", row["jobs"])
-        if job.get("job_id") == row["job_id"]
-    ]
-    nodes = (
-        parse_list("nodes", json.dumps(matching[0]))
-        if matching and matching[0]
-        else parse_list("nodes", row["nodes"])
-    )
-    return tuple(nodes)
+    for job in parse_list("jobs", row["jobs"]):
+        if job.get("job_id") == row["job_id"]:
+            if job["nodes"]:
+                return tuple(parse_list("nodes", json.dumps(job["nodes"])))
+            break
+    return tuple(parse_list("nodes", row["nodes"]))
 
 
 # --- nodes of runs --------------------------------------------------------------------
@@ -120,13 +116,14 @@ def map_nodes(
     query = select(*columns).where(
         RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]"
     )
-    nodes: dict[object, frozenset[str]] = {}
-    for run_keys, of_run in fetch_rows(location, query, _find_nodes):
-        nodes.update(dict.fromkeys(run_keys, of_run))
-    return nodes
+    nodes_by_key: dict[object, frozenset[str]] = {}
+    for run_keys, nodes in fetch_rows(location, query, _find_nodes):
+        nodes_by_key.update(dict.fromkeys(run_keys, nodes))
+    return nodes_by_key
 
 
 def _find_nodes(row: Row) -> tuple[RunKeys, frozenset[str]]:
+    """Return the keys and the nodes of a run."""
     run_keys = make_run_keys(row["job_id"], row["fingerprint"], row["started"])
     return run_keys, frozenset(_list_nodes(row))
 
@@ -136,9 +133,8 @@ def has_nodes(location: StoreLocation) -> bool:
 
     Raises HistoryError if the store cannot be read.
     """
-    return bool(
-        fetch_rows(location, select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1), dict)
-    )
+    first_run_with_nodes = select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1)
+    return bool(fetch_rows(location, first_run_with_nodes, dict))
 
 
 def list_measured_runs(location: StoreLocation) -> list[MeasuredRun]:
@@ -169,34 +165,47 @@ def list_measured_runs(location: StoreLocation) -> list[MeasuredRun]:
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session).order_by(
         SESSION.c.started, VERDICT.c.id
     )
-    newest = fetch_rows(
-        location,
-        select(func.max(RUN.c.started).label("started")).where(
-            is_in_time(location, RUN)
-        ),
-        dict,
-    )
-    if not newest or newest[0]["started"] is None:
+    newest_start = _find_newest_start(location)
+    if newest_start is None:
         return []
-    first = convert_to_stored(newest[0]["started"] - YEAR)
-    in_time = is_in_time(location, RUN), is_in_time(location, SESSION)
-    query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first, *in_time)
+    query = joined.where(
+        VERDICT.c.verdict.in_(SHOWN),
+        RUN.c.started >= convert_to_stored(newest_start - YEAR),
+        is_in_time(location, RUN),
+        is_in_time(location, SESSION),
+    )
+    # The same software recurs every day.
     make_runs = partial(_list_runs, parse=cache(_parse_software))
-    last = dict(fetch_rows(location, query, make_runs))
+    # The last row of each run number is its latest verdict.
+    runs_by_number = dict(fetch_rows(location, query, make_runs))
     # A session that resumes a launch stores its jobs again, with another newest run.
-    runs = {run.key: run for of_row in last.values() for run in of_row}
-    return sorted(runs.values(), key=lambda run: (run.started, run.id))
+    run_by_key = {run.key: run for runs in runs_by_number.values() for run in runs}
+    return sorted(run_by_key.values(), key=lambda run: (run.started, run.id))
+
+
+def _find_newest_start(location: StoreLocation) -> datetime | None:
+    """Return the start of the newest run, or None for a store without dated runs."""
+    newest = select(func.max(RUN.c.started).label("started"))
+    rows = fetch_rows(location, newest.where(is_in_time(location, RUN)), dict)
+    return rows[0]["started"] if rows else None
 
 
 def _parse_software(environment: str) -> Software:
+    """Parse a stored environment as (name, version) pairs."""
     return frozenset(parse_environment(environment).items())
 
 
 def _list_runs(
     row: Row, parse: Callable[[str], Software]
 ) -> tuple[int, list[MeasuredRun]]:
-    runs = _make_runs(row, parse(row["environment"] or "{}")) if row["counts"] else ()
-    return row["number"], list(runs)
+    """Return the number of a row's run, and the runs of its launch.
+
+    There are no runs if the run does not count.
+    """
+    runs = []
+    if row["counts"]:
+        runs = list(_make_runs(row, parse(row["environment"] or "{}")))
+    return row["number"], runs
 
 
 def _make_runs(row: Row, software: Software) -> Iterator[MeasuredRun]:
@@ -205,49 +214,45 @@ def _make_runs(row: Row, software: Software) -> Iterator[MeasuredRun]:
     All of them have the software of the run.
     """
     window = Window(row["first_step"], row["last_step"], row["statistic"])
-    jobs = {
+    other_jobs = {
         job["job_id"]: job
         for job in parse_list("jobs", row["jobs"])
         if job.get("purpose") in TIMED
     }
-    job_of_run = jobs.pop(row["job_id"], None)
+    job_of_run = other_jobs.pop(row["job_id"], None)
+    nodes: frozenset[str] = frozenset()
     # The attempt that contains the measured steps is unknown if there are several.
-    nodes = (
-        _list_job_nodes(job_of_run)
-        if job_of_run is not None and row["attempts"] == 1
-        else frozenset()
-    )
-    of_row = (row["number"], row["configuration"], window)
-    began = _read_start(job_of_run or {})
+    if job_of_run is not None and row["attempts"] == 1:
+        nodes = _list_job_nodes(job_of_run)
+    common_fields = (row["number"], row["configuration"], window)
     yield MeasuredRun(
-        *of_row,
+        *common_fields,
         row["started"],
         row["job_id"],
         row["run_seconds"],
         nodes,
         software,
-        began,
+        _read_start(job_of_run or {}),
     )
-    for name, job in jobs.items():
+    for job_id, job in other_jobs.items():
         if job.get("step_seconds") is not None:
-            seconds, began = _check_seconds(job["step_seconds"]), _read_start(job)
+            job_start = _read_start(job)
             yield MeasuredRun(
-                *of_row,
-                began or row["started"],
-                name,
-                seconds,
+                *common_fields,
+                job_start or row["started"],
+                job_id,
+                _check_seconds(job["step_seconds"]),
                 _list_job_nodes(job),
                 software,
-                began,
+                job_start,
             )
 
 
 def _read_start(job: dict[str, Any]) -> datetime | None:
-    return (
-        datetime.fromisoformat(job["started"]).astimezone(UTC)
-        if job.get("started")
-        else None
-    )
+    """Return the start of a stored job in UTC, or None if it is unknown."""
+    if not job.get("started"):
+        return None
+    return datetime.fromisoformat(job["started"]).astimezone(UTC)
 
 
 def _list_job_nodes(job: dict[str, Any]) -> frozenset[str]:
@@ -256,12 +261,14 @@ def _list_job_nodes(job: dict[str, Any]) -> frozenset[str]:
     Empty if Slurm requeued the job: its steps may be from the earlier nodes.
     """
     nodes = parse_list("nodes", json.dumps(job["nodes"]))
-    return frozenset() if job.get("gpu_hours", {}).get("requeued") else frozenset(nodes)
+    if job.get("gpu_hours", {}).get("requeued"):
+        return frozenset()
+    return frozenset(nodes)
 
 
 def _check_seconds(seconds: Any) -> float:
-    if type(seconds) not in (int, float) or not (
-        math.isfinite(seconds) and seconds > 0
-    ):
+    """Return a stored step time as a float. Raises ValueError for other values."""
+    is_number = type(seconds) in (int, float)  # not a bool
+    if not is_number or not math.isfinite(seconds) or seconds <= 0:
         raise ValueError(f"a job took {seconds} s")
     return float(seconds)

@@ -38,12 +38,12 @@ OPTIONAL = MetaData()
 NOISE = Table(
     "llmb_noise",
     OPTIONAL,
-    *(
-        Column(name, Text, nullable=False)
-        for name in ("session", "configuration", "cluster")
-    ),
-    # of the logarithm of the step time, between runs on the same nodes
-    *(Column(name, Double, nullable=False) for name in ("sigma", "degrees_of_freedom")),
+    Column("session", Text, nullable=False),
+    Column("configuration", Text, nullable=False),
+    Column("cluster", Text, nullable=False),
+    # Of the logarithm of the step time, between runs on the same nodes.
+    Column("sigma", Double, nullable=False),
+    Column("degrees_of_freedom", Double, nullable=False),
     Index("llmb_noise_configuration", "configuration", "cluster"),
 )
 
@@ -94,37 +94,38 @@ def read_noises(
         NOISE.c.configuration.in_(configurations), NOISE.c.cluster == cluster
     )
     query = query.where(is_in_time(location, SESSION))
-    by_id: dict[str, list[StoredNoise]] = {}
+    query = query.order_by(SESSION.c.started.desc())
+    noises_by_id: dict[str, list[StoredNoise]] = {}
     with connect(location, writes=False) as connection:
         if has_tables(connection, location.shown) and _has_noises(connection):
-            for name, *numbers in connection.execute(
-                query.order_by(SESSION.c.started.desc())
-            ):
-                by_id.setdefault(name, []).append(_make_noise(*numbers))
+            for name, sigma, degrees_of_freedom in connection.execute(query):
+                noise = _make_noise(sigma, degrees_of_freedom)
+                noises_by_id.setdefault(name, []).append(noise)
     # A resumed session stores its A/B again: identical noise is from the same A/B.
     return {
-        name: tuple(dict.fromkeys(noises))[:NEWEST] for name, noises in by_id.items()
+        name: tuple(dict.fromkeys(noises))[:NEWEST]
+        for name, noises in noises_by_id.items()
     }
 
 
 def list_noises(location: StoreLocation) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the exported columns of A/Bs by (session id, configuration id)."""
-    noises = {}
+    columns = {}
     with connect(location, writes=False) as connection:
-        for row in connection.execute(select(NOISE)) if _has_noises(connection) else ():
+        if not _has_noises(connection):
+            return {}
+        for row in connection.execute(select(NOISE)):
             noise = _make_noise(row.sigma, row.degrees_of_freedom)
-            numbers = {
+            columns[row.session, row.configuration] = {
+                "ab_cluster": row.cluster,
                 "ab_run_to_run": noise.sigma,
                 "ab_degrees_of_freedom": noise.degrees_of_freedom,
             }
-            noises[row.session, row.configuration] = {
-                "ab_cluster": row.cluster,
-                **numbers,
-            }
-    return noises
+    return columns
 
 
 def _has_noises(connection: Connection) -> bool:
+    """True if the store has the table, which is missing before the first A/B."""
     return inspect(connection).has_table(NOISE.name)
 
 

@@ -44,11 +44,24 @@ from pytest_llmbench.history.tables import (
 )
 
 KEY = ("recipe", "size", "release", "gpu", "dtype", "gpus")
+"""Columns of a run that contain the key of its configuration."""
+
 PLAIN = (
-    *("verdict", "reason", "status", "counts", "run_seconds", "step_time_seconds"),
-    *("expected_seconds", "bound_seconds", "log_difference", "baseline", "tolerance"),
-    *("item", "text"),
+    "verdict",
+    "reason",
+    "status",
+    "counts",
+    "run_seconds",
+    "step_time_seconds",
+    "expected_seconds",
+    "bound_seconds",
+    "log_difference",
+    "baseline",
+    "tolerance",
+    "item",
+    "text",
 )
+"""Columns of a verdict that are stored unchanged."""
 
 
 # --- in the store ---------------------------------------------------------------------
@@ -66,9 +79,8 @@ def prepare(
         refuse_damaged(location)
     with connect(location, writes=True) as connection:
         ensure_tables(connection, location.shown)
-        if (
-            connection.dialect.name == "postgresql"
-        ):  # file permissions were checked before
+        # The permissions of a file were checked before.
+        if connection.dialect.name == "postgresql":
             for name in METADATA.tables:
                 allowed = connection.execute(
                     text("SELECT has_table_privilege(:name, 'INSERT')"), {"name": name}
@@ -88,9 +100,8 @@ def write(location: StoreLocation, record: SessionRecord) -> int:
     session = record.session
     with connect(location, writes=True) as connection:
         ensure_tables(connection, location.shown)
-        if connection.execute(
-            select(SESSION.c.id).where(SESSION.c.id == session.id)
-        ).first():
+        stored = select(SESSION.c.id).where(SESSION.c.id == session.id)
+        if connection.execute(stored).first():
             return 0
         drop_digests(connection)
         began = convert_to_stored(session.started)
@@ -100,10 +111,10 @@ def write(location: StoreLocation, record: SessionRecord) -> int:
         }
         connection.execute(insert(SESSION), values)
         in_time = is_in_time(location, SESSION)
-        runs = _store_runs(connection, record.verdicts, began, in_time)
+        run_numbers = _store_runs(connection, record.verdicts, began, in_time)
         rows = [
-            _make_row(verdict, session.id, run)
-            for verdict, run in zip(record.verdicts, runs, strict=True)
+            _make_row(verdict, session.id, run_number)
+            for verdict, run_number in zip(record.verdicts, run_numbers, strict=True)
         ]
         if rows:
             connection.execute(insert(VERDICT), rows)
@@ -111,12 +122,14 @@ def write(location: StoreLocation, record: SessionRecord) -> int:
     return len(rows)
 
 
-def _make_row(verdict: VerdictRecord, session: str, run: int | None) -> dict[str, Any]:
+def _make_row(
+    verdict: VerdictRecord, session: str, run_number: int | None
+) -> dict[str, Any]:
     """Return the columns of a verdict."""
     seconds = [math.nan if value is None else value for value in verdict.step_seconds]
     return {
         "session": session,
-        "run": run,
+        "run": run_number,
         "configuration": verdict.configuration.id,
         **{name: getattr(verdict, name) for name in PLAIN},
         "first_step": verdict.window.first,
@@ -129,10 +142,10 @@ def _make_row(verdict: VerdictRecord, session: str, run: int | None) -> dict[str
     }
 
 
-_OF_LAUNCH, _NONE = (
-    ("nodes", "jobs"),
-    "[]",
-)  # only the session that launched a run knows these
+# Only the session that launched a run knows these columns.
+_OF_LAUNCH = ("nodes", "jobs")
+
+_EMPTY_LIST = "[]"
 
 # --- runs -----------------------------------------------------------------------------
 
@@ -155,39 +168,43 @@ def _store_runs(
     ]
     candidates = _find_candidates(connection, [row for row in rows if row])
     numbers = _match_runs(rows, candidates)
-    last = _find_last_judged(
-        connection, [number for number in numbers if number], in_time
-    )
-    stored = {candidate["id"]: candidate for candidate in candidates}
-    pairs = [
-        (row, stored[number])
-        for row, number in zip(rows, numbers, strict=True)
-        if row and number
-    ]
-    newer, late = [], []
-    for row, before in pairs:
-        if last.get(before["id"], began) <= began:
-            newer.append(_join_with_stored(row, before))
-        elif before["jobs"] == _NONE != row["jobs"]:
-            late.append(
-                {**{name: row[name] for name in _OF_LAUNCH}, "number": before["id"]}
-            )
-    for changed in filter(None, (newer, late)):
-        values: dict[str, Any] = {
-            name: bindparam(name) for name in changed[0] if name != "number"
-        }
-        connection.execute(
-            update(RUN).where(RUN.c.id == bindparam("number")).values(values), changed
-        )
-    new = [row for row, number in zip(rows, numbers, strict=True) if row and not number]
-    added: Iterator[int] = iter(())
-    if new:
-        statement_of_new = insert(RUN).returning(RUN.c.id, sort_by_parameter_order=True)
-        added = iter(connection.execute(statement_of_new, new).scalars().all())
+    stored_numbers = [number for number in numbers if number]
+    last_judged = _find_last_judged(connection, stored_numbers, in_time)
+    stored_by_number = {candidate["id"]: candidate for candidate in candidates}
+    complete_updates, launch_updates, new_rows = [], [], []
+    for row, number in zip(rows, numbers, strict=True):
+        if row is None:
+            continue
+        if not number:
+            new_rows.append(row)
+            continue
+        stored = stored_by_number[number]
+        if last_judged.get(number, began) <= began:
+            complete_updates.append(_join_with_stored(row, stored))
+        elif stored["jobs"] == _EMPTY_LIST and row["jobs"] != _EMPTY_LIST:
+            # A later session has judged the run, but this one launched it.
+            launch_values = {name: row[name] for name in _OF_LAUNCH}
+            launch_updates.append({**launch_values, "number": number})
+    _update_runs(connection, complete_updates)
+    _update_runs(connection, launch_updates)
+    new_numbers: Iterator[int] = iter(())
+    if new_rows:
+        insertion = insert(RUN).returning(RUN.c.id, sort_by_parameter_order=True)
+        new_numbers = iter(connection.execute(insertion, new_rows).scalars().all())
     return [
-        next(added) if row and not number else number
+        next(new_numbers) if row and not number else number
         for row, number in zip(rows, numbers, strict=True)
     ]
+
+
+def _update_runs(connection: Connection, updates: Sequence[dict[str, Any]]) -> None:
+    """Update the runs with these numbers. All updates have the same columns."""
+    if not updates:
+        return
+    columns = [name for name in updates[0] if name != "number"]
+    values: dict[str, Any] = {name: bindparam(name) for name in columns}
+    statement = update(RUN).where(RUN.c.id == bindparam("number")).values(values)
+    connection.execute(statement, updates)
 
 
 def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
@@ -196,17 +213,15 @@ def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, 
     Keeps the stored nodes and jobs if the new row has no jobs, and the stored start if
     the log is unchanged.
     """
-    launch = stored if row["jobs"] == _NONE else row
+    joined = {**row, "number": stored["id"]}
+    if row["jobs"] == _EMPTY_LIST:
+        for name in _OF_LAUNCH:
+            joined[name] = stored[name]
     # A log without a time zone keeps its first start time, even if it is read in
     # another zone.
-    is_same_log = (
-        stored["started"] is not None and stored["fingerprint"] == row["fingerprint"]
-    )
-    kept = {
-        "started": (stored if is_same_log else row)["started"],
-        **{name: launch[name] for name in _OF_LAUNCH},
-    }
-    return {**row, **kept, "number": stored["id"]}
+    if stored["started"] is not None and stored["fingerprint"] == row["fingerprint"]:
+        joined["started"] = stored["started"]
+    return joined
 
 
 def _match_runs(
@@ -217,37 +232,39 @@ def _match_runs(
     Rows with equal logs are matched first. Otherwise a run whose log has grown could
     match another run of its job that began at the same time.
     """
-    logs = {
-        (
-            candidate["configuration"],
-            candidate["job_id"],
-            candidate["fingerprint"],
-        ): candidate["id"]
-        for candidate in reversed(candidates)
+    # Reversed, so that the first of several candidates with equal logs remains.
+    number_by_log = {
+        _get_log_key(candidate): candidate["id"] for candidate in reversed(candidates)
     }
-    of_logs = [
-        logs.get((row["configuration"], row["job_id"], row["fingerprint"]))
-        if row and row["fingerprint"]
-        else None
+    numbers = [
+        number_by_log.get(_get_log_key(row)) if row and row["fingerprint"] else None
         for row in rows
     ]
-    others = [candidate for candidate in candidates if candidate["id"] not in of_logs]
-    return [
-        number
-        or next((other["id"] for other in others if row and _is_same(row, other)), None)
-        for row, number in zip(rows, of_logs, strict=True)
+    remaining = [
+        candidate for candidate in candidates if candidate["id"] not in numbers
     ]
+    for index, row in enumerate(rows):
+        if row and not numbers[index]:
+            same = (other["id"] for other in remaining if _is_same(row, other))
+            numbers[index] = next(same, None)
+    return numbers
+
+
+def _get_log_key(row: dict[str, Any]) -> tuple[str, str, str]:
+    """Return configuration, job and log fingerprint of a run."""
+    return row["configuration"], row["job_id"], row["fingerprint"]
 
 
 def _find_last_judged(
     connection: Connection, numbers: Sequence[int], in_time: ColumnElement[bool]
 ) -> dict[int, datetime]:
     """Return the start of the last session that judged each run, without wrong clocks."""
-    of_runs = select(VERDICT.c.run, func.max(SESSION.c.started)).join_from(
+    last_judged = func.max(SESSION.c.started).label("last_judged")
+    query = select(VERDICT.c.run, last_judged).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
-    judged = of_runs.where(VERDICT.c.run.in_(numbers), in_time).group_by(VERDICT.c.run)
-    return {row[0]: row[1] for row in connection.execute(judged)}
+    query = query.where(VERDICT.c.run.in_(numbers), in_time).group_by(VERDICT.c.run)
+    return {row.run: row.last_judged for row in connection.execute(query)}
 
 
 def _make_run_row(configuration: KeyRecord, run: RunRecord) -> dict[str, Any]:
@@ -258,20 +275,23 @@ def _make_run_row(configuration: KeyRecord, run: RunRecord) -> dict[str, Any]:
         "job_id": run.job_id,
         "fingerprint": join_fingerprints(run.log_fingerprints),
         **{name: getattr(configuration, name) for name in KEY},
-        **{
-            name: getattr(run, name) for name in ("name", "launcher", "log", "attempts")
-        },
-        **{
-            name: json.dumps(getattr(run, name))
-            for name in ("nodes", "jobs", "log_fingerprints", "environment")
-        },
+        "name": run.name,
+        "launcher": run.launcher,
+        "log": run.log,
+        "attempts": run.attempts,
+        "nodes": json.dumps(run.nodes),
+        "jobs": json.dumps(run.jobs),
+        "log_fingerprints": json.dumps(run.log_fingerprints),
+        "environment": json.dumps(run.environment),
     }
 
 
 def _find_candidates(
     connection: Connection, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the stored runs that may match these rows."""
+    """Return the stored runs with the log, or the start and configuration, of a row."""
+    if not rows:
+        return []
     columns = (
         RUN.c.id,
         RUN.c.configuration,
@@ -282,18 +302,14 @@ def _find_candidates(
         RUN.c.jobs,
     )
     configurations = {row["configuration"] for row in rows}
-    begun = RUN.c.started.in_([row["started"] for row in rows if row["started"]])
+    fingerprints = [row["fingerprint"] for row in rows if row["fingerprint"]]
+    starts = [row["started"] for row in rows if row["started"]]
     condition = or_(  # each condition has its own index
-        RUN.c.fingerprint.in_(
-            [row["fingerprint"] for row in rows if row["fingerprint"]]
-        ),
-        RUN.c.configuration.in_(configurations) & begun,
+        RUN.c.fingerprint.in_(fingerprints),
+        RUN.c.configuration.in_(configurations) & RUN.c.started.in_(starts),
     )
-    candidates = (
-        connection.execute(select(*columns).where(condition).order_by(RUN.c.id))
-        if rows
-        else ()
-    )
+    query = select(*columns).where(condition).order_by(RUN.c.id)
+    candidates = connection.execute(query)
     return [row._asdict() for row in candidates if row.configuration in configurations]
 
 
@@ -302,10 +318,8 @@ def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
 
     They have the same configuration and job, and equal logs or starts.
     """
-    keys, other_keys = (
-        make_run_keys(row["job_id"], row["fingerprint"], row["started"])
-        for row in (row, other)
-    )
-    return row["configuration"] == other["configuration"] and not keys.isdisjoint(
-        other_keys
-    )
+    if row["configuration"] != other["configuration"]:
+        return False
+    keys = make_run_keys(row["job_id"], row["fingerprint"], row["started"])
+    other_keys = make_run_keys(other["job_id"], other["fingerprint"], other["started"])
+    return not keys.isdisjoint(other_keys)

@@ -135,6 +135,7 @@ class SessionRecord(Record, frozen=True, kw_only=True):
 
 
 def _refuse_without_utc(time: datetime) -> None:
+    """Raise ValueError for a time whose UTC is outside the years 1 to 9999."""
     try:
         time.astimezone(UTC)
     except OverflowError:
@@ -164,6 +165,7 @@ def refuse_unstorable(value: Any, path: str = "", levels: int = DEEPEST) -> None
 
 
 def _refuse_text(text: str, path: str) -> None:
+    """Raise ValueError, with its location, for a text that a database cannot store."""
     try:
         text.encode()  # a lone surrogate is not valid UTF-8
     except UnicodeEncodeError:

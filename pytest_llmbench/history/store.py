@@ -36,9 +36,8 @@ PATIENCE_SECONDS = 20
 
 CONNECT_SECONDS = 10
 
-AHEAD = timedelta(
-    days=1
-)  # Clocks of a cluster differ by less, and so do times stored without a time zone.
+# Clocks of a cluster differ by less, and so do times stored without a time zone.
+AHEAD = timedelta(days=1)
 
 # the advisory lock for writing to a PostgreSQL database: `llmb`
 LOCK = 0x6C6C6D62
@@ -185,14 +184,13 @@ def _check_file(path: Path, text: str, writes: bool) -> None:
                 raise HistoryError(
                     f"{text}: the file is not a database: give another name"
                 )
-    needed = [
-        path.parent,
-        *([path] if path_exists(path) else []),
-    ]  # SQLite creates its journal next to the file
-    for path_needed in needed if writes else ():
-        if not os.access(path_needed, os.W_OK):
+    if not writes:
+        return
+    # SQLite creates its journal in the folder of the file.
+    for written_path in (path.parent, path):
+        if path_exists(written_path) and not os.access(written_path, os.W_OK):
             raise HistoryError(
-                f"{text}: {path_needed} cannot be written: change its permissions, or give another location"
+                f"{text}: {written_path} cannot be written: change its permissions, or give another location"
             )
 
 
@@ -235,6 +233,7 @@ def _require(package: str, extra: str, text: str) -> None:
 
 
 def _read_version(text: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version: (2, 0, 10) for `2.0.10b1`."""
     return tuple(map(int, re.findall(r"\d+", text)[:3]))
 
 
@@ -286,13 +285,13 @@ def check_meanwhile(location: StoreLocation) -> Iterator[Callable[[], bool]]:
 
 
 def _is_sound(file: Path | None) -> bool:
+    """True if SQLite finds no damage; False if the file cannot be checked now."""
     if file is None or not path_exists(file):
         return False
     uri = f"{file.absolute().as_uri()}?mode=ro"
     try:
-        with closing(
-            sqlite3.connect(uri, uri=True, timeout=0)
-        ) as connection:  # `refuse_damaged` waits for a locked file later
+        # Not waiting: `refuse_damaged` waits for a locked file later.
+        with closing(sqlite3.connect(uri, uri=True, timeout=0)) as connection:
             return bool(connection.execute(CHECK).fetchone() == ("ok",))
     except sqlite3.Error:
         return False
@@ -344,16 +343,14 @@ def _make_engine(location: StoreLocation) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        connection.exec_driver_sql(
-            "BEGIN IMMEDIATE"
-            if connection.get_execution_options()["llmb_writes"]
-            else "BEGIN"
-        )
+        writes = connection.get_execution_options()["llmb_writes"]
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
 
 def _begin(connection: Connection, writes: bool) -> None:
+    """Prepare a transaction of PostgreSQL: timeouts, and a snapshot or the lock."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{PATIENCE_SECONDS}s'")
     connection.exec_driver_sql(
         f"SET LOCAL statement_timeout = '{3 * PATIENCE_SECONDS}s'"
@@ -376,17 +373,13 @@ def _find_remedy(error: DBAPIError, location: StoreLocation) -> str:
     """Return the remedy for a database error."""
     name = getattr(error.orig, "sqlite_errorname", "") or ""
     code = getattr(error.orig, "sqlstate", "") or ""
-    remedies = (
-        text
-        for start, text in REMEDIES.items()
-        if start == code or name.startswith(f"SQLITE_{start}")
-    )
-    return next(
-        remedies,
-        _advise_saving(location)
-        if location.file
-        else "check that the server runs and accepts this user",
-    )
+    for key, remedy in REMEDIES.items():
+        # "READONLY" is also the remedy for SQLITE_READONLY_DBMOVED.
+        if key == code or name.startswith(f"SQLITE_{key}"):
+            return remedy
+    if location.file:
+        return _advise_saving(location)
+    return "check that the server runs and accepts this user"
 
 
 def _advise_saving(location: StoreLocation) -> str:

@@ -24,9 +24,7 @@ class StoredVerdict:
     reason: str
     status: str
     text: str
-    counts: (
-        bool  # True if the run may represent its day; `run_seconds` is then a number.
-    )
+    counts: bool  # True if the run may represent its day; it has `run_seconds` then
     run_seconds: float | None  # the statistic of this run alone
     step_seconds: float | None  # the mean with its repeats
     expected_seconds: float | None

@@ -53,6 +53,7 @@ def _make_required(
 
 
 def _make_number() -> Column[int]:
+    """Create the primary key of a table, which the database numbers."""
     return Column("id", Integer, Identity(), primary_key=True)
 
 
@@ -105,9 +106,8 @@ VERDICT = Table(
     *_make_required(Text, "statistic", "baseline", "tolerance", "item", "text"),
     *_make_required(Text, "metrics"),  # JSON: value and standard deviation by name
     *_make_required(Text, "mean_of"),
-    Column(
-        "step_seconds", LargeBinary, nullable=False
-    ),  # Step times in the window: 64-bit floats, little-endian, NaN if missing.
+    # Step times in the window: 64-bit floats, little-endian, NaN if missing.
+    Column("step_seconds", LargeBinary, nullable=False),
     # JSON list of the hash of each log as this session read it, null if unknown, empty
     # if not requested. A column of the verdict, not of the run: a log that was edited
     # and judged again must not replace the first hash.
@@ -125,9 +125,8 @@ def has_tables(connection: Connection, label: str) -> bool:
     """
     names = inspect(connection).get_table_names()
     if VERSION.name not in names:
-        if (
-            names and connection.dialect.name == "sqlite"
-        ):  # a server's database may contain other tables
+        # A server's database may contain other tables, a file may not.
+        if names and connection.dialect.name == "sqlite":
             raise HistoryError(
                 f"{label}: found the tables of another program ({names[0]}): give another file"
             )
@@ -152,7 +151,10 @@ def has_tables(connection: Connection, label: str) -> bool:
 
 
 def ensure_tables(connection: Connection, label: str) -> None:
-    """Create the tables if they are missing, in the open transaction."""
+    """Create the tables if they are missing, in the open transaction.
+
+    Raises HistoryError like `has_tables`.
+    """
     if not has_tables(connection, label):
         METADATA.create_all(connection)
         connection.execute(VERSION.insert().values(version=SCHEMA_VERSION))
@@ -179,9 +181,8 @@ def is_in_time(location: StoreLocation, table: Table) -> ColumnElement[bool]:
     """
     if location.latest is None:
         return true()
-    return or_(
-        table.c.started.is_(None), table.c.started <= convert_to_stored(location.latest)
-    )
+    started = table.c.started
+    return or_(started.is_(None), started <= convert_to_stored(location.latest))
 
 
 def list_order(location: StoreLocation) -> list[ColumnElement[Any]]:
