@@ -65,7 +65,9 @@ FEWEST_DIGITS = 3  # every log dialect prints at least this many digits
 MOST_OTHERS = 5  # number of listed files of a side without runs
 
 _DAY = r"\d{4}-\d\d-\d\d"
+# `2025-11-20` or `2025-11-20..2025-11-24`
 _DAYS = re.compile(rf"({_DAY})(?:\.\.({_DAY}))?")
+# `20251120-0200-0123456789ab`
 _SESSION = re.compile(r"\d{8}-\d{4}-[0-9a-f]{12}")
 
 
@@ -95,7 +97,8 @@ def parse_side(
     from pytest_llmbench.core.userfile import path_exists
     from pytest_llmbench.session.settings import find_readable
 
-    days, is_session = _DAYS.fullmatch(text), _SESSION.fullmatch(text) is not None
+    days = _DAYS.fullmatch(text)
+    is_session = _SESSION.fullmatch(text) is not None
     if (days or is_session) and history is None and not path_exists(directory / text):
         raise SettingsError(
             f"{label} {text}: needs a history: give --history=URL, or set LLMB_HISTORY"
@@ -104,7 +107,9 @@ def parse_side(
         return SideRequest(label, text, session=text)
     if history is not None and days:
         try:
-            first, last = (date.fromisoformat(day or days[1]) for day in days.groups())
+            first_text, last_text = days.groups()
+            first = date.fromisoformat(first_text)
+            last = date.fromisoformat(last_text or first_text)
         except ValueError as error:
             raise SettingsError(f"{label} {text}: no such day ({error})") from None
         if last < first:
@@ -115,22 +120,23 @@ def parse_side(
 
 def refuse_same(a: SideRequest, b: SideRequest) -> None:
     """Refuse to compare an input with itself. Raises SettingsError."""
-    if a.path is not None and b.path is not None:
-        same = a.path == b.path or (
-            os.path.exists(a.path)
-            and os.path.realpath(a.path) == os.path.realpath(b.path)
-        )
-    else:
-        same = (a.path, a.first, a.last, a.session) == (
-            b.path,
-            b.first,
-            b.last,
-            b.session,
-        )
-    if same:
+    if _is_same_input(a, b):
         raise SettingsError(
             f"A and B are the same ({redact_text(b.text)}): give two different paths, days or sessions"
         )
+
+
+def _is_same_input(a: SideRequest, b: SideRequest) -> bool:
+    """True if both inputs are the same path, days or session."""
+    if a.path is not None and b.path is not None:
+        if a.path == b.path:
+            return True
+        if not os.path.exists(a.path):
+            return False
+        return os.path.realpath(a.path) == os.path.realpath(b.path)
+    stored_a = a.path, a.first, a.last, a.session
+    stored_b = b.path, b.first, b.last, b.session
+    return stored_a == stored_b
 
 
 # --- runs under paths -----------------------------------------------------------------
@@ -156,27 +162,30 @@ def read_paths(
     """
     located = []
     for request in requests:
-        ingested = ingest(
-            settings.replace(logs=(request.path or Path(),)), catalog, now
-        )
+        logs = (request.path or Path(),)
+        ingested = ingest(settings.replace(logs=logs), catalog, now)
         catalog = add_tables(catalog, ingested.tables, settings)
-        located.append(_LocatedRuns(request, *_label_runs(request.label, ingested)))
+        runs, no_data = _label_runs(request.label, ingested)
+        located.append(_LocatedRuns(request, runs, no_data))
     located = _mark_duplicates(_drop_shared_logs(located), now)
-    drafts = draft_baselines(
-        [run for side in located for run in side.runs], settings, catalog
-    )
-    drafted = drafts.add_to(catalog)
-    keys = _unify_single_logs(requests, drafts)
-    return tuple(
-        _measure_side(side, _identify(side.runs, drafts, keys), drafted, now)
-        for side in located
-    )
+    all_runs = [run for side in located for run in side.runs]
+    drafts = draft_baselines(all_runs, settings, catalog)
+    catalog_with_drafts = drafts.add_to(catalog)
+    identity_by_run_id = _unify_single_logs(requests, drafts)
+    sides = []
+    for side in located:
+        identified = _identify(side.runs, drafts, identity_by_run_id)
+        sides.append(_measure_side(side, identified, catalog_with_drafts, now))
+    return tuple(sides)
 
 
 def _label_runs(
     label: str, ingested: IngestedRuns
 ) -> tuple[tuple[Run, ...], tuple[NoData, ...]]:
-    """Prefix run ids with the label of their side: `A/x_1`."""
+    """Prefix run ids with the label of their side: `A/x_1`.
+
+    Returns the runs, and the files and copies that contain no run to compare.
+    """
     runs = tuple(
         dataclasses.replace(
             run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")
@@ -187,75 +196,73 @@ def _label_runs(
         NoData(label, file.id, "", file.reason, file.text, str(file.path))
         for file in ingested.unreadable
     )
-    copies = (
-        dataclasses.replace(
-            _make_no_data(
-                label, duplicate, Reason.COPIED, f"a copy of {label}/{original.id}"
-            ),
-            run=f"{label}/{duplicate.id}",
-        )
-        for duplicate, original in ingested.copies
-    )
+    copies = []
+    for duplicate, original in ingested.copies:
+        text = f"a copy of {label}/{original.id}"
+        no_data = _make_no_data(label, duplicate, Reason.COPIED, text)
+        copies.append(dataclasses.replace(no_data, run=f"{label}/{duplicate.id}"))
     # A side without runs lists the files it contains.
-    others = () if runs else ingested.ignored[:MOST_OTHERS]
-    steps = (
-        NoData(label, file.name, "", Reason.NO_STEPS, file.reason) for file in others
+    listed_files = () if runs else ingested.ignored[:MOST_OTHERS]
+    without_steps = (
+        NoData(label, file.name, "", Reason.NO_STEPS, file.reason)
+        for file in listed_files
     )
-    return runs, (*unreadable, *copies, *steps)
+    return runs, (*unreadable, *copies, *without_steps)
 
 
 def _drop_shared_logs(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
     """Exclude the runs under both paths, before drafts are made."""
-    keys = [
+    keys_by_side = [
         {key for run in side.runs for key in _list_run_keys(run)} for side in located
     ]
-    shared = set.intersection(*keys) if len(keys) == len(LABELS) else set()
-    kept = []
+    shared_keys: set[object] = set()
+    if len(located) == len(LABELS):  # else the other side is of a history
+        shared_keys = set.intersection(*keys_by_side)
+    sides = []
     for side in located:
-        kept_runs = [run for run in side.runs if shared.isdisjoint(_list_run_keys(run))]
-        excluded = [
-            _make_no_data(side.request.label, run, Reason.COPIED, ON_BOTH_SIDES)
-            for run in side.runs
-            if run not in kept_runs
-        ]
-        kept.append(
-            _LocatedRuns(side.request, tuple(kept_runs), (*side.no_data, *excluded))
-        )
-    return kept
+        kept_runs, excluded = [], []
+        for run in side.runs:
+            if shared_keys.isdisjoint(_list_run_keys(run)):
+                kept_runs.append(run)
+            else:
+                label = side.request.label
+                excluded.append(_make_no_data(label, run, Reason.COPIED, ON_BOTH_SIDES))
+        no_data = (*side.no_data, *excluded)
+        sides.append(_LocatedRuns(side.request, tuple(kept_runs), no_data))
+    return sides
 
 
 def _list_run_keys(run: Run) -> set[object]:
     """Return the keys of a run: its log fingerprint, and its job with start."""
-    fingerprint = (
-        join_fingerprints([attempt.log.fingerprint for attempt in run.attempts])
-        if count_steps(run)
-        else ""
-    )
-    job = (run.found.job_id, run.started) if run.found.job_id and run.started else None
-    return {key for key in (fingerprint, job) if key}
+    keys: set[object] = set()
+    if count_steps(run):  # logs without steps may be equal by chance
+        fingerprints = [attempt.log.fingerprint for attempt in run.attempts]
+        keys.add(join_fingerprints(fingerprints))
+    if run.found.job_id and run.started:
+        keys.add((run.found.job_id, run.started))
+    return keys - {""}
 
 
 def _mark_duplicates(
     located: Sequence[_LocatedRuns], now: datetime
 ) -> list[_LocatedRuns]:
-    """Mark runs that duplicate a run of either side."""
-    marked, left_out = mark_duplicates(
-        order_runs([run for side in located for run in side.runs], now)
-    )
+    """Mark runs that duplicate a run of either side; exclude complete copies."""
+    all_runs = [run for side in located for run in side.runs]
+    marked, excluded = mark_duplicates(order_runs(all_runs, now))
     # Take only `duplicate_of` from the common order, whose clock may be less accurate
     # than that of a single side.
-    duplicates = {run.id: run.duplicate_of for run in marked}
+    duplicate_of = {run.id: run.duplicate_of for run in marked}
     sides = []
     for side in located:
         label = side.request.label
         marked_runs = tuple(
-            dataclasses.replace(run, duplicate_of=duplicates[run.id])
+            dataclasses.replace(run, duplicate_of=duplicate_of[run.id])
             for run in side.runs
-            if run.id in duplicates
+            if run.id in duplicate_of
         )
         copies = (
             _make_no_data(label, duplicate, Reason.COPIED, f"a copy of {original.id}")
-            for duplicate, original in left_out
+            for duplicate, original in excluded
             if duplicate.id.startswith(f"{label}/")
         )
         sides.append(_LocatedRuns(side.request, marked_runs, (*side.no_data, *copies)))
@@ -277,22 +284,18 @@ def _unify_single_logs(
     ]
     if len(files) != len(LABELS) or len(drafts.drafts) != len(LABELS):
         return {}
-    first, second = (draft for draft in drafts.drafts)
-    if (
-        len(first.runs) != 1
-        or len(second.runs) != 1
-        or first.baseline.match is None
-        or second.baseline.match is None
-    ):
+    first, second = drafts.drafts
+    if len(first.runs) != 1 or len(second.runs) != 1:
         return {}
-    run = second.runs[0]
+    if first.baseline.match is None or second.baseline.match is None:
+        return {}
     same_facts = (
         first.baseline.match.says == second.baseline.match.says
         and first.baseline.dialect == second.baseline.dialect
     )
-    if not same_facts or not is_identifiable(
-        collect_facts(run.found, [attempt.log for attempt in run.attempts])
-    ):
+    (run,) = second.runs
+    facts = collect_facts(run.found, [attempt.log for attempt in run.attempts])
+    if not same_facts or not is_identifiable(facts):
         return {}
     return {run.id: Identity(first.baseline.key, "both logs state the same facts")}
 
@@ -315,13 +318,13 @@ def _measure_side(
 ) -> ComparedSide:
     """Measure the runs of a side by configuration and window, and list unusable runs."""
     label = side.request.label
-    counted: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
+    usable: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = list(side.no_data)
     for run in runs:
         key = run.identity.key
         if key is None:
-            reason, texts = explain_unmatched(run)
-            no_data.append(_make_no_data(label, run, reason, texts[0]))
+            reason, (first_text, *_) = explain_unmatched(run)
+            no_data.append(_make_no_data(label, run, reason, first_text))
             continue
         measurement = measure(run, catalog.baselines[key][0], now, step_time_only=True)
         problem = find_unusable(measurement)
@@ -330,13 +333,12 @@ def _measure_side(
                 _make_no_data(label, run, problem.reason, problem.text, key.id)
             )
         else:
-            counted[key.id, measurement.baseline.window].append(
-                _make_side_run(measurement)
-            )
+            window = measurement.baseline.window
+            usable[key.id, window].append(_make_side_run(measurement))
     return ComparedSide(
         label,
         side.request.text,
-        {name: tuple(side_runs) for name, side_runs in counted.items()},
+        {key_and_window: tuple(group) for key_and_window, group in usable.items()},
         tuple(no_data),
     )
 
@@ -346,14 +348,9 @@ def _make_no_data(
 ) -> NoData:
     """Build the record of a run that cannot be compared, with the reason."""
     log = run.attempts[-1].files.log if run.attempts else run.found.folder
-    return NoData(
-        label,
-        run.id,
-        configuration or (run.identity.key.id if run.identity.key else ""),
-        reason,
-        text,
-        str(log),
-    )
+    if not configuration and run.identity.key:
+        configuration = run.identity.key.id
+    return NoData(label, run.id, configuration, reason, text, str(log))
 
 
 def _make_side_run(measurement: Measurement) -> SideRun:
@@ -382,24 +379,17 @@ def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
         fact.name: fact.text
         for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])
     }
-    yield from (
-        (name, value)
-        for name, value in facts.items()
-        if name not in (STEPS, BATCH_OF_STEPS)
-    )
+    for name, value in facts.items():
+        if name not in (STEPS, BATCH_OF_STEPS):
+            yield name, value
     described = describe_run(run)
-    if batch := described.get_text("global_batch_size", ""):
+    batch = described.get_text("global_batch_size", "")
+    if batch:  # replaces a stated batch size
         yield str(StatedField.BATCH), batch
-    layout = {
-        name: size
-        for name, size in dataclasses.asdict(described.parallelism).items()
-        if size
-    }
+    sizes = dataclasses.asdict(described.parallelism)
+    layout = ", ".join(f"{name} {size}" for name, size in sizes.items() if size)
     if layout and StatedField.LAYOUT not in facts:
-        yield (
-            str(StatedField.LAYOUT),
-            ", ".join(f"{name} {size}" for name, size in layout.items()),
-        )
+        yield str(StatedField.LAYOUT), layout
 
 
 # --- runs of a history ----------------------------------------------------------------
@@ -410,40 +400,36 @@ def read_stored_side(request: SideRequest, history: StoreLocation) -> ComparedSi
     from pytest_llmbench.history.queries import list_days, list_session
 
     if request.first is not None and request.last is not None:
-        begin, end = (
-            datetime(day.year, day.month, day.day, tzinfo=UTC)
-            for day in (request.first, request.last)
-        )
-        last_moment = datetime.max.replace(tzinfo=UTC)  # there is no later day
-        entries = list_days(
-            history,
-            begin,
-            end + timedelta(days=1) if end.date() < date.max else last_moment,
-        )
+        end = datetime.max.replace(tzinfo=UTC)
+        if request.last < date.max:  # else there is no next day
+            end = _start_day(request.last + timedelta(days=1))
+        entries = list_days(history, _start_day(request.first), end)
     else:
         entries = list_session(history, request.session)
-    last: dict[tuple[object, ...], StoredEntry] = {}
+    last_entries: dict[tuple[int | None, Window], StoredEntry] = {}
     for entry in entries:
         if entry.verdict != "MISSING":
-            last[entry.number, entry.first_step, entry.last_step, entry.statistic] = (
-                entry
-            )
-    counted: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
-    no_data = {}
-    for entry in last.values():
-        if entry.counts:
             window = Window(entry.first_step, entry.last_step, entry.statistic)
-            counted[entry.configuration, window].append(
-                _make_stored_side_run(request.label, entry)
-            )
+            last_entries[entry.number, window] = entry
+    usable: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
+    no_data = {}
+    for (number, window), entry in last_entries.items():
+        if entry.counts:
+            run = _make_stored_side_run(request.label, entry)
+            usable[entry.configuration, window].append(run)
         else:
-            no_data[entry.number] = _make_stored_no_data(request.label, entry)
+            no_data[number] = _make_stored_no_data(request.label, entry)
     return ComparedSide(
         request.label,
         request.text,
-        {name: tuple(side_runs) for name, side_runs in counted.items()},
+        {key_and_window: tuple(group) for key_and_window, group in usable.items()},
         tuple(no_data.values()),
     )
+
+
+def _start_day(day: date) -> datetime:
+    """Return the beginning of a day in UTC."""
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
 def _make_stored_side_run(label: str, entry: StoredEntry) -> SideRun:
@@ -497,23 +483,26 @@ def _find_unit(steps: Floats) -> float:
     """
     import numpy as np
 
-    decimals = max(
-        (
-            len(f"{value:.{MOST_DECIMALS}f}".rstrip("0").partition(".")[2])
-            for value in steps
-        ),
-        default=0,
-    )
-    if len(steps) and decimals < MOST_DECIMALS:
-        return 10.0 ** min(
-            -decimals, math.floor(math.log10(float(steps.max()))) - FEWEST_DIGITS + 1
-        )
+    most_decimals = max(map(_count_decimals, steps), default=0)
+    if len(steps) and most_decimals < MOST_DECIMALS:
+        # Exponents of ten of the first digit, and of the last of at least three digits.
+        first_digit = math.floor(math.log10(float(steps.max())))
+        third_digit = first_digit - FEWEST_DIGITS + 1
+        return 10.0 ** min(-most_decimals, third_digit)
     gaps = np.diff(np.unique(steps))
     return float(gaps.min()) if len(gaps) else 0.0
 
 
+def _count_decimals(seconds: float) -> int:
+    """Count the decimals of a time without trailing zeros, at most MOST_DECIMALS."""
+    _, _, decimals = f"{seconds:.{MOST_DECIMALS}f}".rstrip("0").partition(".")
+    return len(decimals)
+
+
 def _make_stored_no_data(label: str, entry: StoredEntry) -> NoData:
+    """Build the record of a stored run that cannot be compared."""
     reasons = {reason.value: reason for reason in Reason}
+    # The version that stored the run may have had other reasons.
     reason = reasons.get(entry.reason, Reason.UNMATCHED)
     return NoData(
         label,

@@ -34,17 +34,20 @@ def draw_curve(
     """
     if check.check != "weak-scaling" or not check.compared:
         return None
-    rows = [row for row in check.compared if row.baseline == check.compared[0].baseline]
-    smallest = (rows[0].reference_gpus, 1.0)  # by definition
-    measured = sorted(
-        [smallest, *((row.gpus, row.measured) for row in rows if row.measured)]
-    )
+    first_row = check.compared[0]
+    # A chart shows one kind of baseline.
+    rows = [row for row in check.compared if row.baseline == first_row.baseline]
+    smallest = (first_row.reference_gpus, 1.0)  # by definition
+    larger = [(row.gpus, row.measured) for row in rows if row.measured]
+    measured = sorted([smallest, *larger])
+    if len(measured) < FEWEST:
+        return None
     expected = {
         label: sorted({smallest, *shares.items()})
         for label, shares in _collect_shares(check, rows, by_id).items()
         if shares
     }
-    return _draw(expected, measured, name) if len(measured) >= FEWEST else None
+    return _draw(expected, measured, name)
 
 
 def _collect_shares(
@@ -57,15 +60,17 @@ def _collect_shares(
     Recorded shares are accompanied by the documented ones. Sizes that were not compared
     are included if their outcomes are in `by_id`.
     """
+    # All rows have the same kind of baseline and the same reference.
     kind, reference = rows[0].baseline, by_id.get(rows[0].reference)
     members = [by_id[name] for name in check.members if name in by_id]
 
     def get_expected(outcome: ConfigurationOutcome) -> float | None:
         return outcome.expected_seconds if outcome.baseline.kind == kind else None
 
-    expected = _compute_shares(members, reference, get_expected) | {
-        row.gpus: row.documented for row in rows if row.documented
-    }
+    expected = _compute_shares(members, reference, get_expected)
+    for row in rows:
+        if row.documented:
+            expected[row.gpus] = row.documented
     if kind != "recorded":
         return {"documented": expected}
     return {
@@ -75,8 +80,11 @@ def _collect_shares(
 
 
 def _get_published_seconds(outcome: ConfigurationOutcome) -> float | None:
+    """Return the step time in the document of a published or recorded baseline."""
+    if outcome.baseline.kind == "published":
+        return outcome.expected_seconds
     seconds: float | None = outcome.baseline.published_seconds
-    return outcome.expected_seconds if outcome.baseline.kind == "published" else seconds
+    return seconds
 
 
 def _compute_shares(
@@ -86,15 +94,19 @@ def _compute_shares(
 ) -> dict[int, float]:
     """Return the throughput per GPU by size, as a fraction of the reference's.
 
-    Members without a time are left out.
+    Members without a time are left out. Returns {} if the reference has no time.
     """
-    base = get_seconds(reference) if reference else None
-    times = (
-        {outcome.configuration.gpus: get_seconds(outcome) for outcome in members}
-        if base
-        else {}
-    )
-    return {gpus: base / time for gpus, time in times.items() if base and time}
+    reference_seconds = get_seconds(reference) if reference else None
+    if not reference_seconds:
+        return {}
+    seconds_by_size = {
+        outcome.configuration.gpus: get_seconds(outcome) for outcome in members
+    }
+    return {
+        gpus: reference_seconds / seconds
+        for gpus, seconds in seconds_by_size.items()
+        if seconds
+    }
 
 
 def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart | None:
@@ -104,38 +116,41 @@ def _draw(expected: Mapping[str, Shares], measured: Shares, name: str) -> Chart 
     positions = {size: float(index) for index, size in enumerate(sizes)}
     ticks = [(positions[size], str(size)) for size in sizes]
     x = Scale(-0.5, len(sizes) - 0.5, ticks)
-    y = make_number_scale(
-        *pad([share for shares in curves.values() for _, share in shares], 0.2),
-        percent=True,
-    )
-    picture = Picture(x, y, "GPUs", "of the smallest")
+    all_shares = [share for shares in curves.values() for _, share in shares]
+    low, high = pad(all_shares, share=0.2)
+    y = make_number_scale(low, high, percent=True)
+    picture = Picture(x, y, x_name="GPUs", y_name="of the smallest")
     for label, shares in reversed(curves.items()):
-        line_kind, symbol, point_kind, _ = STYLES[label]
+        line_kind, symbol, point_kind, _key_symbol = STYLES[label]
         points = [(positions[size], share) for size, share in shares]
         picture.draw_line(points, line_kind)
         picture.draw_points(points, symbol, point_kind)
-    key = ", ".join(f"{STYLES[label][3]} {label}" for label in curves)
+    key_entries = []
+    for label in curves:
+        *_, key_symbol = STYLES[label]
+        key_entries.append(f"{key_symbol} {label}")
     return Chart(
         name,
         "Throughput per GPU",
         _describe_scaling(expected, measured),
         picture.make_svg(name),
-        key,
+        ", ".join(key_entries),
     )
 
 
 def _describe_scaling(expected: Mapping[str, Shares], measured: Shares) -> str:
     """Describe the chart of scaling in a sentence."""
-    by_size = {label: dict(shares) for label, shares in expected.items()}
     texts = []
     for size, share in measured:
-        references = ", ".join(
-            f"{label} {shares[size]:.1%}"
-            for label, shares in by_size.items()
-            if size in shares
-        )
-        note = f" ({references})" if references else ""
-        texts.append(f"{size} GPUs {share:.1%}{note}")
+        text = f"{size} GPUs {share:.1%}"
+        expected_texts = []
+        for label, expected_shares in expected.items():
+            share_by_size = dict(expected_shares)
+            if size in share_by_size:
+                expected_texts.append(f"{label} {share_by_size[size]:.1%}")
+        if expected_texts:
+            text += f" ({', '.join(expected_texts)})"
+        texts.append(text)
     return make_sentence(
         [f"Relative to the smallest compared size: {', '.join(texts)}"]
     )

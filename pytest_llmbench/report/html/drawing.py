@@ -75,13 +75,15 @@ class Scale:
 
         Values outside the axis are clipped.
         """
-        coordinate = start + (end - start) * (float(value) - self.low) / (
-            self.high - self.low
-        )
-        return round(min(max(coordinate, min(start, end)), max(start, end)), 1)
+        length = self.high - self.low
+        coordinate = start + (end - start) * (float(value) - self.low) / length
+        # On a vertical axis, `start` is larger than `end`.
+        smallest, largest = min(start, end), max(start, end)
+        return round(min(max(coordinate, smallest), largest), 1)
 
 
 ROUND = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
+"""Factors of a power of ten that are distances between ticks."""
 
 ALIKE = 1e-6
 """A scale treats values as equal if they differ by less than this fraction."""
@@ -93,12 +95,16 @@ def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scal
     All labels have the same number of decimals.
     """
     if not high - low > ALIKE * max(abs(low), abs(high)):
-        low, high = low - (abs(low) / 20 or 0.05), high + (abs(high) / 20 or 0.05)
+        # Equal values, or zeros, get a scale around them.
+        low -= abs(low) / 20 or 0.05
+        high += abs(high) / 20 or 0.05
     ticks = _choose_ticks(_round_to_decimal(low), _round_to_decimal(high))
-    digits = max(0, *(-int(tick.normalize().as_tuple().exponent) for tick in ticks))
-    form = f".{max(0, digits - 2)}%" if percent else f".{digits}f"
-    texts = [(float(tick), format(tick, form)) for tick in ticks]
-    return Scale(texts[0][0], texts[-1][0], texts)
+    # The exponent of 2.50 is -1 after `normalize`: one decimal.
+    exponents = [int(tick.normalize().as_tuple().exponent) for tick in ticks]
+    decimals = max(0, -min(exponents))
+    form = f".{max(0, decimals - 2)}%" if percent else f".{decimals}f"
+    labelled_ticks = [(float(tick), format(tick, form)) for tick in ticks]
+    return Scale(float(ticks[0]), float(ticks[-1]), labelled_ticks)
 
 
 def _round_to_decimal(value: float) -> Decimal:
@@ -111,12 +117,13 @@ def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
 
     They are multiples of 1, 2, 2.5 or 5 times a power of ten.
     """
-    rough = (high - low) / 5
-    step = next(
-        step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough
-    )
-    first, last = math.floor(low / step), math.ceil(high / step)
-    return [number * step for number in range(first, last + 1)]
+    smallest_distance = (high - low) / 5
+    # 0.034: exponent -2, so the distances are 0.01, 0.02, 0.025, 0.05 and 0.1.
+    exponent = smallest_distance.adjusted()
+    distances = (factor.scaleb(exponent) for factor in ROUND)
+    distance = next(value for value in distances if value >= smallest_distance)
+    first, last = math.floor(low / distance), math.ceil(high / distance)
+    return [number * distance for number in range(first, last + 1)]
 
 
 class Picture:
@@ -131,11 +138,15 @@ class Picture:
         self._x, self._y, self._total_width = x, y, width
         label_width = CHARACTER_WIDTH * max(len(text) for _, text in y.texts)
         name_height = LINE_HEIGHT + NAME_GAP
-        left = label_width + 2 * TICK + (name_height if y_name else 0)
+        # Space to the left of the plot and below it, for labels and names.
+        left = label_width + 2 * TICK
+        if y_name:
+            left += name_height
+        bottom = LINE_HEIGHT + 2 * TICK
+        if x_name:
+            bottom += name_height
         self._width = width - 2 * EDGE - left
-        self._height = (
-            HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (name_height if x_name else 0)
-        )
+        self._height = HEIGHT - 2 * EDGE - bottom
         self._plot = Element("g", {"transform": f"translate({left + EDGE} {EDGE})"})
         self._draw_grid()
         if x_name:
@@ -160,10 +171,8 @@ class Picture:
         self, points: Iterable[tuple[float, float | None]], kind: str = "line"
     ) -> None:
         """Draw a line through the points, with a gap for each missing value."""
-        self._draw(
-            kind,
-            _make_path([None if y is None else self._locate(x, y) for x, y in points]),
-        )
+        pixels = [None if y is None else self._locate(x, y) for x, y in points]
+        self._draw(kind, _make_path(pixels))
 
     def fill_band(self, first: float, last: float) -> None:
         """Fill the area of the window, from `first` to `last` on the x axis."""
@@ -173,11 +182,9 @@ class Picture:
         self, first: float, last: float, bottom: float, top: float, kind: str = "bar"
     ) -> None:
         """Fill a rectangle."""
-        (left, low), (right, high) = (
-            self._locate(first, bottom),
-            self._locate(last, top),
-        )
-        self._draw(kind, f"M{left} {low}H{right}V{high}H{left}z")
+        left, bottom_pixel = self._locate(first, bottom)
+        right, top_pixel = self._locate(last, top)
+        self._draw(kind, f"M{left} {bottom_pixel}H{right}V{top_pixel}H{left}z")
 
     def draw_horizontal(self, value: float, kind: str, text: str, below: bool) -> None:
         """Draw a horizontal line with a label at its right end."""
@@ -189,9 +196,10 @@ class Picture:
         """Draw a vertical line with a label next to its top, `row` lines down."""
         self.draw_line([(value, self._y.low), (value, self._y.high)], kind)
         left, top = self._locate(value, self._y.high)
-        offset, anchor = (
-            (4, "start") if value < (self._x.low + self._x.high) / 2 else (-4, "end")
-        )
+        # The label is on the side of the line with more space.
+        offset, anchor = -4, "end"
+        if value < (self._x.low + self._x.high) / 2:
+            offset, anchor = 4, "start"
         self._write(text, left + offset, top + 11 + 13 * row, anchor)
 
     def draw_points(
@@ -201,9 +209,8 @@ class Picture:
         # One path element for all points keeps the page small.
         pixels = [self._locate(x, y) for x, y in points]
         if pixels:
-            self._draw(
-                kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in pixels)
-            )
+            paths = [f"M{left} {top}{SYMBOLS[symbol]}" for left, top in pixels]
+            self._draw(kind, "".join(paths))
 
     def make_svg(self, labelled_by: str) -> str:
         """Return the chart as an SVG element.
@@ -215,18 +222,17 @@ class Picture:
             "aria-labelledby": labelled_by,
             "width": f"{self._total_width}",
             "height": f"{HEIGHT}",
-        }
-        attributes |= {
             "viewBox": f"0 0 {self._total_width} {HEIGHT}",
             "fill": "currentColor",
+            "font-size": "11",
+            "font-family": "sans-serif",
         }
-        root = Element(
-            "svg", {**attributes, "font-size": "11", "font-family": "sans-serif"}
-        )
+        root = Element("svg", attributes)
         root.append(self._plot)
         return ElementTree.tostring(root, encoding="unicode")
 
     def _draw_grid(self) -> None:
+        """Draw a line and a label for each tick of both axes."""
         for value, text in self._x.texts:
             left, _ = self._locate(value, self._y.low)
             self._draw_grid_line(left, 0, left, self._height + TICK)
@@ -236,22 +242,20 @@ class Picture:
             self._draw_grid_line(-TICK, top, self._width, top)
             self._write(text, -2 * TICK, top, "end", dy="0.32em")
 
-    def _draw_grid_line(self, *ends: float) -> None:
-        coordinates = zip(("x1", "y1", "x2", "y2"), ends, strict=True)
-        SubElement(
-            self._plot,
-            "line",
-            {**{name: f"{pixel:g}" for name, pixel in coordinates}, **FADED},
-        )
+    def _draw_grid_line(self, x1: float, y1: float, x2: float, y2: float) -> None:
+        """Draw a faded line between two points in pixels."""
+        ends = {"x1": f"{x1:g}", "y1": f"{y1:g}", "x2": f"{x2:g}", "y2": f"{y2:g}"}
+        SubElement(self._plot, "line", {**ends, **FADED})
 
     def _draw(self, kind: str, path: str) -> None:
-        SubElement(
-            self._plot, "path", {"class": kind, **STYLES.get(kind, {}), "d": path}
-        )
+        """Add an SVG path with the class and the attributes of its kind."""
+        attributes = {"class": kind, **STYLES.get(kind, {}), "d": path}
+        SubElement(self._plot, "path", attributes)
 
     def _write(
         self, text: str, left: float, top: float, anchor: str, **attributes: str
     ) -> None:
+        """Write a text at a point in pixels; `anchor` is start, middle or end."""
         if text:
             position = {"x": f"{left:g}", "y": f"{top:g}", "text-anchor": anchor}
             SubElement(self._plot, "text", {**position, **attributes}).text = text
@@ -264,14 +268,14 @@ class Picture:
 def _make_path(points: Sequence[tuple[float, float] | None]) -> str:
     """Build an SVG path through points, with a gap for each None.
 
-    A point between two gaps becomes a short stroke.
+    A point between two gaps becomes a short stroke: `M5 20h.1L6 21M8 23h.1`.
     """
     commands, is_start = [], True
     for point in points:
         if point is not None:
-            commands.append(
-                f"{'M' if is_start else 'L'}{point[0]:g} {point[1]:g}{'h.1' if is_start else ''}"
-            )
+            left, top = point
+            command = f"M{left:g} {top:g}h.1" if is_start else f"L{left:g} {top:g}"
+            commands.append(command)
         is_start = point is None
     return "".join(commands)
 
@@ -283,5 +287,6 @@ def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = min(finite), max(finite)
+    # Equal values are padded by a share of themselves, zeros by 1.
     padding = (high - low) * share or abs(high) * share or 1.0
     return low - padding, high + padding
