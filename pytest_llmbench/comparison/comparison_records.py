@@ -124,8 +124,8 @@ class SideDifferences:
 
         The start day is ignored, because it nearly always differs.
         """
-        others = [fact.name for fact in self.between if fact.name != STARTED]
-        return others[0] if len(others) == 1 else ""
+        names = [fact.name for fact in self.between if fact.name != STARTED]
+        return names[0] if len(names) == 1 else ""
 
 
 # --- parts of a comparison ------------------------------------------------------------
@@ -210,14 +210,13 @@ class SidesCompared:
         Also requires that every run without data, except duplicates, has a known
         configuration.
         """
-        answered = all(
-            comparison.estimate.answer is not SideAnswer.CANNOT_TELL
-            for comparison in self.comparisons
+        answers = [comparison.estimate.answer for comparison in self.comparisons]
+        has_unidentified_run = any(
+            not run.configuration and run.reason != Reason.COPIED
+            for run in self.no_data
         )
         return (
-            answered
+            SideAnswer.CANNOT_TELL not in answers
             and not self.not_compared
-            and all(
-                run.configuration or run.reason == Reason.COPIED for run in self.no_data
-            )
+            and not has_unidentified_run
         )

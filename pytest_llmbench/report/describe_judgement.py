@@ -352,7 +352,7 @@ def describe_stored_run(past: StoredRun) -> ReportedDay:
 
 
 def _describe_daily_run(day: DailyRun) -> ReportedDay:
-    """Convert an earlier run from --llmb-logs, which has no verdict, into its record."""
+    """Convert an earlier run from --llmb-logs into its record, without a verdict."""
     return ReportedDay(
         started=day.started.isoformat(),
         verdict=NOT_JUDGED,

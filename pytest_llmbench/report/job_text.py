@@ -177,7 +177,7 @@ def list_files(outcome: ConfigurationOutcome) -> Sequence[str]:
 
 
 def _format_result(job: ReportedJob) -> str:
-    """Return `job 12 on n1: 7.325 s`, or without a step time `job 12: FAILED (text)`."""
+    """Return `job 12 on n1: 7.325 s`, or without a time `job 12: FAILED (text)`."""
     name = f"job {job.job_id}" if job.job_id else "job not submitted"
     if job.nodes:
         name += f" on {formatting.fold_nodes(job.nodes)}"

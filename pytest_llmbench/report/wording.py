@@ -108,10 +108,11 @@ def _(problem: Problem) -> str:
 
 @phrase.register(Acknowledgement)
 def _(entry: Acknowledgement) -> str:
-    who = f"by {entry.by} until {entry.expires}: {entry.reason}"
+    """Return `acknowledged: +5.0 % by alice until 2026-01-31: new driver`."""
+    details = f"by {entry.by} until {entry.expires}: {entry.reason}"
     if entry.accepts is not None:
-        return f"accepted: {entry.accepts} {who}"
-    return f"acknowledged: {_format_change(entry.fraction)} {who}"
+        return f"accepted: {entry.accepts} {details}"
+    return f"acknowledged: {_format_change(entry.fraction)} {details}"
 
 
 @phrase.register(CodedStatement)
@@ -133,25 +134,27 @@ class _Value:
         self._value = value
 
     def __getattr__(self, name: str) -> _Value:
+        """Wrap an attribute, so that templates can contain `{entry.place}`."""
         return _Value(getattr(self._value, name))
 
     def __format__(self, spec: str) -> str:
+        """Format the value for a placeholder `{name:spec}`."""
         value = self._value
-        if spec in KINDS:
+        if spec in KINDS:  # {change:percent}
             return KINDS[spec](value)
-        name, _, text = spec.partition(" ")
-        match name:
-            case "count":
+        kind, _, text = spec.partition(" ")
+        match kind:
+            case "count":  # {values:count value}: `3 values`
                 return count_noun(value, text)
-            case "if":
-                chosen, _, other = text.partition("|")
-                return chosen if value else other
-            case "optional":
+            case "if":  # {slow:if slow|fast}: `slow` if the value is true, else `fast`
+                if_true, _, if_false = text.partition("|")
+                return if_true if value else if_false
+            case "optional":  # {meant:optional , though *}: "" if the value is empty
                 joined = join_first(value) if isinstance(value, tuple) else str(value)
                 return text.replace("*", joined) if value else ""
-            case "or":
+            case "or":  # {log:or the log}: `the log` if the value is empty
                 return phrase(value) if value else text
-            case _:
+            case _:  # {seconds:.4g}
                 return format(value, spec)
 
 
@@ -174,6 +177,7 @@ def format_steps(steps: StepList) -> str:
 
 
 def _format_span(span: StepSpan) -> str:
+    """Return `12`, `12, 13` or `20 to 24`."""
     if span.count == 1:
         return f"{span.first}"
     if span.count == 2:
@@ -182,6 +186,7 @@ def _format_span(span: StepSpan) -> str:
 
 
 def _format_slowest(slowest: SlowestSteps) -> str:
+    """Return `steps 12, 20 took up to 3.4 x the median`."""
     at_most = "up to " if slowest.smoothed else ""
     average = " on average" if slowest.averaged else ""
     steps = format_steps(slowest.steps)
@@ -193,15 +198,18 @@ def _list_slow_steps(steps: Iterable[SlowStep]) -> str:
 
 
 def _format_slow_step(step: SlowStep) -> str:
+    """Return `step 12 (line 831) took 3.4 x the median`."""
     line = f" (line {step.line})" if step.line else ""
     return f"step {step.number}{line} took {step.ratio:.3g} x the median"
 
 
 def _format_change(fraction: float) -> str:
+    """Return `+5.2 %` for 0.052."""
     return format_difference(1 + fraction)
 
 
 def _format_log_change(logarithm: float) -> str:
+    """Return a difference of logarithms as a signed percentage."""
     return format_difference(math.exp(logarithm))
 
 
@@ -218,10 +226,12 @@ def _format_needed(runs: int) -> str:
 
 
 def _format_score(z: float) -> str:
+    """Format a z score; larger scores than 99 are shown as 99."""
     return f"{min(z, 99):.3g}"
 
 
 def _append_statements(statements: Statements | None) -> str:
+    """Return the sentences after a semicolon, or "" without statements."""
     return f"; {phrase(statements)}" if statements else ""
 
 
@@ -244,6 +254,7 @@ CLOCKS = {
 
 
 def _format_run(run: OrderedRun) -> str:
+    """Return `x_1 (job 12, 2025-11-20 02:00 by the folder name, PASS)`."""
     job = f"job {run.job_id}, " if run.job_id else ""
     clock = CLOCKS.get(run.clock, "order of the runs")
     started = "start unknown"
@@ -263,10 +274,12 @@ def _format_budget(budget: Budget) -> str:
 
 
 def _format_log_line(line: LogLine) -> str:
+    """Return `log.out:831`, or `line 831` if the log is known from the context."""
     return f"{line.log}:{line.line}" if line.log else f"line {line.line}"
 
 
 def _quote_lines(lines: Iterable[tuple[str, int]]) -> str:
+    """Return `"text" (line 831), ...` for pairs of text and line number."""
     return ", ".join(f'"{text}" (line {line})' for text, line in lines)
 
 
@@ -660,16 +673,18 @@ CHANGES = {
 
 @phrase.register(SharedShift)
 def _(shared: SharedShift) -> str:
-    moved, sign = len(shared.configurations), math.copysign(100, shared.shift)
-    shift, low, high = (
-        sign * bound for bound in (shared.shift, shared.low, shared.high)
-    )
-    together = "" if moved == shared.of else f"; all {shared.of} together"
+    moved_count = len(shared.configurations)
+    direction = "slower" if shared.shift > 0 else "faster"
+    # Percentages; a change to faster is printed as a positive number.
+    factor = math.copysign(100, shared.shift)
+    shift = factor * shared.shift
+    low, high = sorted((factor * shared.low, factor * shared.high))
+    together = "" if moved_count == shared.of else f"; all {shared.of} together"
     workloads = ", not a change of one workload" if shared.several_workloads else ""
     return (
-        f"{moved} of {shared.of} configurations are "
-        f"{'slower' if shared.shift > 0 else 'faster'} than {shared.against}{together} "
-        f"by {shift:.1f} % ({min(low, high):.1f} to {max(low, high):.1f} %): "
+        f"{moved_count} of {shared.of} configurations are "
+        f"{direction} than {shared.against}{together} "
+        f"by {shift:.1f} % ({low:.1f} to {high:.1f} %): "
         f"{CHANGES[shared.against]} ({CAUSES}){workloads}"
     )
 
@@ -684,9 +699,10 @@ def _(found: NodeFinding) -> str:
             cause = "the software or the whole cluster is slow"
             return f"slow on different nodes ({runs}): {cause}"
         case NodeCause.SHARED_NODES:
-            nodes = set.intersection(*(set(nodes) for _, _, nodes in found.slow))
+            node_sets = [set(nodes) for _, _, nodes in found.slow]
+            shared_nodes = fold_nodes(set.intersection(*node_sets))
             cause = "the software or these nodes are slow"
-            return f"slow each time, each time with {fold_nodes(nodes)}: {cause}"
+            return f"slow each time, each time with {shared_nodes}: {cause}"
         case NodeCause.SAME_NODES:
             times = f"{_list_times(found.slow)}, {_list_times(found.fast)}"
             cause = "the nodes alone are not the cause, exclude none"
@@ -726,6 +742,7 @@ def _list_times(runs: Iterable[RunOnNodes]) -> str:
 
 
 def _name_nodes(nodes: Sequence[str], singular: str, plural: str) -> str:
+    """Return `the node n7 is` or `the nodes n[7-8] are`, with the given verbs."""
     if len(nodes) == 1:
         return f"the node {nodes[0]} {singular}"
     return f"the nodes {fold_nodes(nodes)} {plural}"
@@ -737,6 +754,7 @@ def _(change: LevelChange) -> str:
 
 
 def _describe_change(change: LevelChange) -> Iterator[str]:
+    """Yield the sentences on a level change: size, settings, acknowledgement, end."""
     bounds = (format_difference(1 + bound) for bound in (change.low, change.high))
     low, high = (bound.removesuffix(" %") for bound in bounds)
     size = f"{format_difference(1 + change.difference)} ({low} to {high} %)"
@@ -762,6 +780,7 @@ def _describe_change(change: LevelChange) -> Iterator[str]:
 
 
 def _describe_setting(name: str, before: str, after: str) -> str:
+    """Return `nccl 2.26.6 -> 2.27.3`."""
     return f"{name} {shorten_setting(name, before)} -> {shorten_setting(name, after)}"
 
 
@@ -800,6 +819,7 @@ def _list_members(kind: CheckKind, keys: Iterable[Key]) -> str:
 
 
 def _name_member(kind: CheckKind, key: Key) -> str:
+    """Return what distinguishes a configuration in its check: `64 GPUs` or `FP8`."""
     return f"{key.gpus} GPUs" if kind is CheckKind.WEAK_SCALING else key.dtype.upper()
 
 
@@ -822,7 +842,7 @@ def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
 
 def _describe_work(comparison: ConfigurationComparison) -> str:
     """Phrase the work that the compared configurations have in common."""
-    first, other = comparison.configurations[0], comparison.configurations[-1]
+    first, last = comparison.configurations[0], comparison.configurations[-1]
     length, layers = first.architecture.sequence_length, first.architecture.layers
     model = f"sequence length {length}, {layers} layers"
     batch = first.global_batch_size
@@ -830,9 +850,9 @@ def _describe_work(comparison: ConfigurationComparison) -> str:
         sizes = len(comparison.compared)
         per_gpu = f"{batch / first.key.gpus:.6g}"
         return f"the lowest of {sizes} sizes, GBS {per_gpu} per GPU, {model}"
-    layouts = [
-        (configuration.parallelism, configuration.micro_batch_size)
-        for configuration in (first, other)
-    ]
-    differing = "" if layouts[0] == layouts[1] else ", different parallelism"
+    is_same_layout = (
+        first.parallelism == last.parallelism
+        and first.micro_batch_size == last.micro_batch_size
+    )
+    differing = "" if is_same_layout else ", different parallelism"
     return f"step times at GBS {batch}, {model}{differing}"
