@@ -42,10 +42,10 @@ def format_collect_command(
 ) -> str:
     """Format the command that collects a session from any folder.
 
-    The command is broken into lines of a terminal. `command` contains the arguments of
-    the session that submitted the jobs.
+    The command is broken into lines of a terminal. `journal` is the journal folder.
+    `command` contains the arguments of the session that submitted the jobs.
     """
-    words = [
+    arguments = [
         "pytest",
         *_pick_selection(command),
         *_pick_judging(command),
@@ -54,13 +54,15 @@ def format_collect_command(
         f"--llmb-journal={journal.absolute()}",
         *(f"--llmb-baselines={folder}" for folder in baselines),
     ]
-    lines = [""]
-    for word in map(shlex.quote, words):
-        if len(lines[-1]) + len(word) > WIDTH - BREAK and lines[-1]:
-            lines[-1] += " \\"
-            lines.append("     ")
-        lines[-1] += f" {word}" if lines[-1] else f"  {word}"
-    return "\n".join(lines)
+    lines = []
+    line = " "  # the first line is indented by two columns, further lines by six
+    for argument in map(shlex.quote, arguments):
+        is_full = len(line) + len(argument) > WIDTH - BREAK
+        if is_full and line.strip():
+            lines.append(f"{line} \\")
+            line = "     "
+        line += f" {argument}"
+    return "\n".join([*lines, line])
 
 
 def format_resume_command(
@@ -83,11 +85,11 @@ def format_resume_command(
 
 def _pick_selection(command: Sequence[str]) -> Iterator[str]:
     """Yield the arguments `-k` and `-m` with their values."""
-    for word, following in pairwise((*command, "")):
-        if word in ("-k", "-m"):
-            yield from (word, following)
-        elif word.startswith(("-k", "-m")):
-            yield word
+    for argument, following in pairwise((*command, "")):
+        if argument in ("-k", "-m"):  # `-k llama`
+            yield from (argument, following)
+        elif argument.startswith(("-k", "-m")):  # `-kllama`
+            yield argument
 
 
 def _pick_judging(command: Sequence[str]) -> Iterator[str]:
@@ -104,29 +106,30 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
     ini_keys = tuple(f"{option.dest}=" for option in judging if option.ini)
     short_overrides = tuple(f"-o{key}" for key in ini_keys)
     long_overrides = tuple(f"--override-ini={key}" for key in ini_keys)
-    for word, following in pairwise((*command, "")):
-        if word in ("-o", "--override-ini") and following.startswith(ini_keys):
-            yield from (word, following)
-        elif word.startswith((*short_overrides, *long_overrides)):
-            yield word
-        flag, equals, value = word.partition("=")
+    for argument, following in pairwise((*command, "")):
+        is_override = argument in ("-o", "--override-ini")
+        if is_override and following.startswith(ini_keys):  # `-o llmb_tolerance=0.1`
+            yield from (argument, following)
+        elif argument.startswith((*short_overrides, *long_overrides)):
+            yield argument  # `-ollmb_tolerance=0.1`
+        flag, equals, value = argument.partition("=")
         if flag == ACKNOWLEDGED:
-            yield f"{flag}={Path(value if equals else following).absolute()}"
+            file = value if equals else following
+            yield f"{flag}={Path(file).absolute()}"
         elif flag in options:
-            yield word
-            if options[flag].metavar and not equals and not following.startswith("-"):
-                yield following
+            yield argument  # `--llmb-certify`, `--llmb-tolerance=0.1`
+            is_value_separate = options[flag].metavar and not equals
+            if is_value_separate and not following.startswith("-"):
+                yield following  # `--llmb-tolerance 0.1`
 
 
 def _drop_launching(command: Sequence[str]) -> Iterator[str]:
     """Yield the arguments without the options that start a launch or name a session."""
-    for previous, word in pairwise(("", *command)):
-        if (
-            word not in LAUNCHING
-            and word.partition("=")[0] != SESSION
-            and previous != SESSION
-        ):
-            yield word
+    for previous, argument in pairwise(("", *command)):
+        flag, _, _ = argument.partition("=")
+        names_session = SESSION in (flag, previous)
+        if argument not in LAUNCHING and not names_session:
+            yield argument
 
 
 def add_resumptions(
@@ -136,19 +139,23 @@ def add_resumptions(
 
     The command is marked as due if a run was held back or never submitted.
     """
-    added = dict(results)
+    with_resumptions = dict(results)
     histories = engine.histories
     for case, result in results.items():
         history = histories.get(case)
         never_submitted = (
             result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
         )
-        if never_submitted or history:
-            is_due = never_submitted or bool(history and history.due)
-            secrets = _list_secrets(history.spec) if history else ()
-            resumption = Resumption(command, due=is_due, secrets=secrets)
-            added[case] = dataclasses.replace(result, resumption=resumption)
-    return added
+        if not never_submitted and history is None:  # not part of the session
+            continue
+        has_held_back_run = history is not None and bool(history.due)
+        resumption = Resumption(
+            command,
+            due=never_submitted or has_held_back_run,
+            secrets=_list_secrets(history.spec) if history else (),
+        )
+        with_resumptions[case] = dataclasses.replace(result, resumption=resumption)
+    return with_resumptions
 
 
 def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
@@ -173,6 +180,7 @@ def stop_jobs(
     to continue.
     """
     try:
+        # runs in an allocation are not counted in addition to it
         submitted = sum(
             bool(job.job_id) and not job.spec.allocation for job in journal.list_live()
         )
@@ -191,9 +199,8 @@ def stop_jobs(
         return f"{error}\n{describe_running(journal, launch, host)}"
     if uncancelled:
         return f"could not be cancelled: {formatting.join_first(uncancelled)}; {describe_running(journal, launch, host)}"
-    if (
-        not submitted and journal.list_jobs()
-    ):  # the jobs ended between two polls, and their runs can be judged
+    # if the jobs ended between two polls, their runs can be judged
+    if not submitted and journal.list_jobs():
         is_trial = launch.purpose in TRIALS  # each run decides the next run
         command = format_resume_command(
             journal.session, host.command, collect=not is_trial
@@ -217,30 +224,28 @@ def report_running_jobs(journal: Journal, launch: LaunchSettings, host: Host) ->
 
 def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> str:
     """List the jobs that may still run, and the commands to cancel and to resume."""
-    live = journal.list_live()
-    submitted = [(load_scheduler(job.spec.via), job) for job in live if job.job_id]
-    # by scheduler; runs in one allocation share its id; local jobs have no such command
-    ids: dict[type[Scheduler], list[str]] = {}
-    for scheduler, job in submitted:
-        known_ids = ids.setdefault(scheduler, [])
-        if not scheduler.is_local and job.scheduler_id not in known_ids:
-            known_ids.append(job.scheduler_id)
-    local_jobs = [
-        f"{job.spec.case_id} on {scheduler.name}"
-        for scheduler, job in submitted
-        if scheduler.is_local
-    ]
-    uncertain = [
-        f"{job.spec.case_id} may have been submitted" for job in live if not job.job_id
-    ]
-    commands = filter(
-        None, (scheduler.format_cancel(job_ids) for scheduler, job_ids in ids.items())
-    )
-    cancel_texts = "".join(f"cancel with `{command}`, " for command in commands)
-    cluster_jobs = (f"job {job_id}" for job_ids in ids.values() for job_id in job_ids)
-    names = (
-        formatting.join_first([*cluster_jobs, *local_jobs, *uncertain], 20) or "no job"
-    )
+    ids_by_scheduler: dict[type[Scheduler], list[str]] = {}
+    local_jobs, uncertain_jobs = [], []
+    for job in journal.list_live():
+        case, scheduler = job.spec.case_id, load_scheduler(job.spec.via)
+        if not job.job_id:
+            uncertain_jobs.append(f"{case} may have been submitted")
+            continue
+        # a scheduler of local jobs has no ids to cancel, but may have a cancel command
+        scheduler_ids = ids_by_scheduler.setdefault(scheduler, [])
+        if scheduler.is_local:
+            local_jobs.append(f"{case} on {scheduler.name}")
+        elif (
+            job.scheduler_id not in scheduler_ids
+        ):  # runs in an allocation share its id
+            scheduler_ids.append(job.scheduler_id)
+    cluster_jobs, cancel_texts = [], ""
+    for scheduler, scheduler_ids in ids_by_scheduler.items():
+        cluster_jobs += [f"job {job_id}" for job_id in scheduler_ids]
+        if cancel_command := scheduler.format_cancel(scheduler_ids):
+            cancel_texts += f"cancel with `{cancel_command}`, "
+    jobs = [*cluster_jobs, *local_jobs, *uncertain_jobs]
+    names = formatting.join_first(jobs, 20) or "no job"
     command = format_resume_command(
         journal.session, host.command, collect=launch.collect
     )

@@ -22,7 +22,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.judgement_records import DecisionRule, Noise
 from pytest_llmbench.core.option import LARGEST_SEQUENCE
 from pytest_llmbench.core.outcome_records import (
     Case,
@@ -121,6 +121,7 @@ def build_unlaunched_results(settings: Settings, catalog: Catalog) -> SessionRes
 def _build_missing(
     key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog
 ) -> ConfigurationResult:
+    """Build the result MISSING of a configuration. `text` explains the `reason`."""
     judgement = skip_judgement(
         Verdict.MISSING, reason, text, catalog.baselines[key][0], settings
     )
@@ -131,6 +132,8 @@ class LaunchSession:
     """One session that launches jobs.
 
     `results` are the results at its end, `secrets` the values to mask in reports.
+    `problems` is True if the command must fail: preflight failed in a dry run, or a
+    job was not submitted. `overruled` names the preflight problems that were ignored.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class LaunchSession:
         self.problems = False
         self.overruled: tuple[str, ...] = ()
         self.secrets: frozenset[str] = frozenset()
-        self._cases: set[str] = set()
+        self._cases: set[str] = set()  # configuration ids that belong to the session
         self._noise: Mapping[str, Noise] = {}
         self._engine: Engine | None = None
 
@@ -187,13 +190,13 @@ class LaunchSession:
         with self._open_journal() as journal:
             try:
                 if plan is None:
-                    self._resume(journal)
+                    self._resume_session(journal)
                     plan = self._restore_plan(journal, selected)
                 else:
-                    self._begin(plan, journal)
+                    self._begin_session(plan, journal)
                 self._follow(plan, journal)
             except KeyboardInterrupt:
-                if not journal.session:
+                if not journal.session:  # nothing was submitted
                     raise
                 engine = self._engine or self._build_engine(journal, HoursBudget(0.0))
                 raise Interrupted(
@@ -202,6 +205,7 @@ class LaunchSession:
         return self.launch.submit_only
 
     def _plan(self, selected: Sequence[Key]) -> Plan:
+        """Plan a new session, with the nodes that the history suspects."""
         plan = self.planner.plan(selected)
         suspects = find_suspect_nodes(
             plan.jobs, self.launch, self.settings, self.catalog, self.host.tell
@@ -228,9 +232,9 @@ class LaunchSession:
         jobs, skipped = self._restore_jobs(submitted, selected)
         variants = self.planner.plan_variants(jobs)
         refuse_changed(variants, recorded, self.launch, self.session)
-        suspects = select_suspects(
-            recorded["named"], jobs, submitted if self.launch.collect else None
-        )
+        # collecting confirms only suspects that the session has submitted a run for
+        submitted_before = submitted if self.launch.collect else None
+        suspects = select_suspects(recorded["named"], jobs, submitted_before)
         allocations = plan_allocations(
             variants,
             self.launch,
@@ -246,15 +250,15 @@ class LaunchSession:
             refuse_more_trials(variants, runs_now, runs, self.planner.cluster.gpu_hours)
             runs = runs_now
         return Plan(
-            tuple(jobs),
-            skipped,
-            sum(job.spec.gpu_hours for job in jobs),
-            0.0 if self.launch.collect else self.planner.limit,
-            runs,
-            variants,
-            suspects,
-            self._noise,
-            allocations,
+            jobs=tuple(jobs),
+            skipped=skipped,
+            hours=sum(job.spec.gpu_hours for job in jobs),
+            limit=0.0 if self.launch.collect else self.planner.limit,
+            runs=runs,
+            variants=variants,
+            suspects=suspects,
+            noise=self._noise,
+            allocations=allocations,
         )
 
     def _refuse_unjudgeable(self) -> None:
@@ -268,9 +272,11 @@ class LaunchSession:
                 f"session {self.session}: runs of an A/B or a search cannot only be collected, "
                 "since each run decides the next one. Use --llmb-resume"
             )
-        unknown = self._cases - {key.id for key in self.catalog.baselines}
-        if unknown:  # without this error, a submitted job would never be judged
-            names = formatting.join_first(sorted(unknown))
+        cases_without_baseline = self._cases - {
+            key.id for key in self.catalog.baselines
+        }
+        if cases_without_baseline:  # else a submitted job would never be judged
+            names = formatting.join_first(sorted(cases_without_baseline))
             raise LaunchError(
                 f"session {self.session}: no baseline file contains {names} any more. Pass its folder with --llmb-baselines=DIR"
             )
@@ -280,36 +286,41 @@ class LaunchSession:
     ) -> tuple[list[PlannedJob], dict[Key, str]]:
         """Restore the jobs of the selected configurations that belong to the session.
 
+        `specs` are the submitted jobs, newest first. To collect a session, its oldest
+        job of each configuration is restored; to resume it, the job is planned again.
         Returns the jobs, and the reason for each skipped configuration. Raises
         LaunchError if no job is left.
         """
-        cases = self._cases
+        # the last value of a repeated key remains: the oldest job of a configuration
         specs_by_case = {
             spec.case_id: spec for spec in specs if spec.purpose not in BESIDE
         }
         jobs, skipped = [], {}
         for key in selected:
-            if key.id not in (specs_by_case if self.launch.collect else cases):
-                skipped[key] = "not part of the resumed session"
-            elif self.launch.collect:
+            if self.launch.collect and key.id in specs_by_case:
                 jobs.append(self.planner.restore_job(specs_by_case[key.id]))
-            else:
+            elif not self.launch.collect and key.id in self._cases:
                 jobs.append(self.planner.plan_job(key, self.launch.purpose))
+            else:
+                skipped[key] = "not part of the resumed session"
         if not jobs:
             raise LaunchError(
-                f"session {self.session} contains none of the selected configurations. It contains {_list_cases(cases)}"
+                f"session {self.session} contains none of the selected configurations. It contains {_list_cases(self._cases)}"
             )
         return jobs, skipped
 
     def _restore_recorded(self, journal: Journal) -> dict[str, Any]:
         """Restore the settings that the session recorded in its journal when it began.
 
-        Returns the recorded plan. Raises LaunchError if the plan cannot be read.
+        Sets the launch settings, the GPU, the configuration ids, the noise and the
+        ignored problems. Returns the recorded plan, with its suspect nodes decoded
+        (`named`). Raises LaunchError if the plan cannot be read.
         """
         try:
             recorded = dict(json.loads(journal.read_journal_value(PLAN) or "{}"))
             self.launch = self.planner.launch = self.launch.restore_recorded(recorded)
-            self.planner.gpu = self.planner.gpu or str(recorded.get("gpu", ""))
+            if not self.planner.gpu:
+                self.planner.gpu = str(recorded.get("gpu", ""))
             self._cases = set(map(str, recorded.get("cases", ())))
             recorded["named"] = restore_suspects(recorded.get("named", ()))
             self._noise = restore_noise(recorded.get("noise", {}))
@@ -350,18 +361,19 @@ class LaunchSession:
             text = f"ignored preflight problems: {', '.join(self.overruled)} (--llmb-ignore)"
             yield Caution(CautionCode.PREFLIGHT, text)
 
-    def _plan_hours(self, plan: Plan) -> PlannedHours:
+    def _print_planned_hours(self, plan: Plan) -> PlannedHours:
         """Print the GPU-hours of a plan before its first job, and return them."""
         reruns = self.planner.list_reruns(plan)
-        for line in (
-            *plan.describe_allocations(),
-            *format_budget(plan.jobs, plan.limit, reruns, plan.runs),
-        ):
+        for line in plan.describe_allocations():
             self.host.tell(line)
-        most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
-        return PlannedHours(plan.hours, most, plan.limit)
+        for line in format_budget(plan.jobs, plan.limit, reruns, plan.runs):
+            self.host.tell(line)
+        hours_with_reruns = estimate_most((job.spec for job in plan.jobs), reruns)
+        most_hours = max(hours_with_reruns, plan.hours)
+        return PlannedHours(plan.hours, most_hours, plan.limit)
 
     def _print_skipped(self, plan: Plan) -> None:
+        """Print the number of skipped configurations for each reason."""
         reasons = Counter(plan.skipped.values())
         for reason, count in reasons.items():
             self.host.tell(
@@ -370,13 +382,20 @@ class LaunchSession:
 
     @contextmanager
     def _open_journal(self) -> Iterator[Journal]:
+        """Open the journal, and close it at the end of the block.
+
+        Raises LaunchError if an earlier session is to continue and there is no journal.
+        """
         if self.launch.continues:
             require_journal(self.host.index, self.launch.session, self.host.folder)
         with closing(Journal(self.host.folder, self.host.index)) as journal:
             yield journal
 
-    def _begin(self, plan: Plan, journal: Journal) -> None:
-        """Report unfinished sessions, and record the plan in the journal."""
+    def _begin_session(self, plan: Plan, journal: Journal) -> None:
+        """Begin a new session in the journal, and record its plan there.
+
+        Before, prints the earlier sessions that have unfinished jobs.
+        """
         for earlier in journal.list_unfinished():
             if earlier.unfinished_jobs and not earlier.is_locked:
                 jobs = formatting.count_noun(earlier.unfinished_jobs, "job")
@@ -384,81 +403,93 @@ class LaunchSession:
                     f"llmbench: session {earlier.session} left {jobs} unfinished. Resume it with --llmb-resume"
                 )
         self._cases = {job.spec.case_id for job in plan.jobs}
-        options = {"gpu": self.settings.gpu, **self.launch.to_journal()}
+        self.overruled = self.planner.overruled
         recorded = {
             "cases": sorted(self._cases),
             "variants": digest_variants(plan.variants),
             "runs": plan.runs,
-            **options,
+            "gpu": self.settings.gpu,
+            **self.launch.to_journal(),
+            "scripts": digest_scripts(plan.variants),
+            "noise": record_noise(plan.noise),
+            "named": [dataclasses.asdict(suspect) for suspect in plan.suspects],
+            "overruled": self.overruled,
         }
-        recorded["scripts"] = digest_scripts(plan.variants)
-        recorded["noise"] = record_noise(plan.noise)
-        recorded["named"] = list(map(dataclasses.asdict, plan.suspects))
-        self.overruled = recorded["overruled"] = self.planner.overruled
         self.session = journal.begin(
             "llmbench", self.host.now(), {PLAN: json.dumps(recorded)}
         )
 
-    def _resume(self, journal: Journal) -> None:
+    def _resume_session(self, journal: Journal) -> None:
+        """Resume the session that the options name, or the newest unfinished one."""
         self.session = journal.resume(self.launch.session)
         self.host.tell(f"llmbench: resuming session {self.session}")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        """Submit and follow the jobs of a plan, and judge their runs."""
+        """Submit and follow the jobs of a plan, and judge their runs.
+
+        Sets `secrets` and `results`. If an error stops the session, prints the jobs
+        that may still run.
+        """
         self.secrets = frozenset(
             value for job in plan.every_job for value in find_secret_values(job.spec)
         )
         if not self.launch.collect:
             self.results = dataclasses.replace(
-                self.results, planned_hours=self._plan_hours(plan)
+                self.results, planned_hours=self._print_planned_hours(plan)
             )
-        facts = {job.spec.case_id: job.facts for job in plan.jobs}
+
+        def choose_rule(key: Key) -> DecisionRule:
+            required_runs = plan.runs.get(key.id, 1)
+            return choose_decision_rule(plan_repeats(self.launch, required_runs))
+
+        def build_profile(spec: JobSpec) -> JobSpec:
+            return self.planner.plan_job(spec.key, Purpose.PROFILE).spec
+
         runs = LaunchedRuns(
             self.settings,
             self.catalog,
             self.session,
-            lambda key: choose_decision_rule(
-                plan_repeats(self.launch, plan.runs.get(key.id, 1))
-            ),
+            choose_rule,
             self.host.now,
-            facts=facts,
+            facts={job.spec.case_id: job.facts for job in plan.jobs},
             past=self.past,
         )
-        budget = self._count_budget(plan, journal)
-        engine = self._engine = self._build_engine(journal, budget)
+        budget = self._build_budget(plan, journal)
+        node_check = self.planner.plan_node_check if self.launch.node_checks else None
+        self._engine = self._build_engine(journal, budget)
         run_engine = RunEngine(
             self._choose_policies(plan),
             plan.first_run_specs,
             runs,
             self.launch,
             budget=budget,
-            build_profile=lambda spec: (
-                self.planner.plan_job(spec.key, Purpose.PROFILE).spec
-            ),
-            build_check=self.planner.plan_node_check
-            if self.launch.node_checks
-            else None,
-            named=plan.suspects,
+            build_profile=build_profile,
+            build_check=node_check,
+            suspects=plan.suspects,
+            # only runs of variants share an allocation
             release=partial(release, journal) if plan.variants else lambda _case: None,
         )
         try:
-            self._drive(engine, plan, journal, run_engine)
+            self._run_jobs(self._engine, plan, journal, run_engine)
         except Exception:
             report_running_jobs(journal, self.launch, self.host)
             raise
         run_engine.add_node_remarks(self.planner.list_node_remarks)
-        self.secrets |= {MASK} if runs.has_unknown_secrets else set()
-        self.results = self._judge(plan, run_engine, runs)
+        if runs.has_unknown_secrets:
+            self.secrets |= {MASK}
+        self.results = self._build_results(plan, run_engine, runs)
 
     def _choose_policies(self, plan: Plan) -> dict[str, Policy]:
         """Choose the policy that decides the next runs, by configuration id."""
         if plan.variants:
             return self._choose_trial_policies(plan)
-        record = self.settings.record is not None
+        records_baseline = self.settings.record is not None
         policies: dict[str, Policy] = {}
         for job in plan.jobs:
             case = job.spec.case_id
-            policy = plan_repeats(self.launch, plan.runs.get(case, 1), always=record)
+            policy = plan_repeats(
+                self.launch, plan.runs.get(case, 1), always=records_baseline
+            )
             policies[case] = partial(repeat_policy.next_runs, policy=policy)
         return policies
 
@@ -468,10 +499,12 @@ class LaunchSession:
         next_runs = ab_policy.next_runs if self.launch.ab else search_policy.next_runs
         policies: dict[str, Policy] = {}
         for case, jobs in plan.variants.items():
+            specs = tuple(job.spec for job in jobs)
+            most_runs = plan.runs.get(case, 1)
             trials = TrialPlan(
-                tuple(job.spec for job in jobs),
+                specs,
                 plan.allocations.get(case),
-                plan.runs.get(case, 1),
+                most_runs,
                 self.planner.builds.most_runs,
                 cluster,
                 plan.noise.get(case),
@@ -479,54 +512,65 @@ class LaunchSession:
             policies[case] = partial(next_runs, policy=trials)
         return policies
 
-    def _drive(
+    def _run_jobs(
         self, engine: Engine, plan: Plan, journal: Journal, run_engine: RunEngine
     ) -> None:
         """Submit the first jobs, then follow all jobs until every configuration ended.
 
-        With --llmb-submit-only, submits the jobs and prints the command to collect
-        them.
+        With --llmb-submit-only, returns after the submissions. Finishes the session in
+        the journal if all of its configurations were judged.
         """
-        specs = plan.first_specs
         if self.launch.submit_only:
-            unsubmitted = engine.submit_only(specs, resumed=self.launch.continues)
-            refused = [job for job in journal.list_jobs() if job.refused]
-            self.problems = bool(unsubmitted) or any(
-                job.submission is not SubmissionState.SUPERSEDED for job in refused
-            )
-            for spec in unsubmitted:
-                self.host.tell(f"not submitted, no free slot: {spec.case_id}")
-            collect = format_collect_command(
-                self.session,
-                self.host.folder,
-                self.settings.baselines,
-                self.host.command,
-            )
-            self.host.tell(
-                f"llmbench: submitted. To follow and judge the jobs, run this from any folder:\n{collect}"
-            )
+            self._submit_only(engine, plan, journal)
             return
         follow = engine.resume if self.launch.continues else engine.run
-        follow(specs, run_engine.add_ended, run_engine.begin if plan.suspects else None)
+        # confirmation runs on suspect nodes precede the first jobs of the plan
+        begin = run_engine.begin if plan.suspects else None
+        follow(plan.first_specs, run_engine.add_ended, begin)
         judged = {key.id for key in run_engine.list_results()}
-        unjudged = (
-            bool(self._cases - judged) and not journal.was_finished
-        )  # if it was, its other configurations were judged then
-        if unjudged or not journal.finish(self.host.now()):
+        # if the session was finished before, its other configurations were judged then
+        has_unjudged = bool(self._cases - judged) and not journal.was_finished
+        if has_unjudged or not journal.finish(self.host.now()):
             self.host.tell(
                 f"llmbench: session {self.session} is not finished. Resume it with --llmb-resume"
             )
 
+    def _submit_only(self, engine: Engine, plan: Plan, journal: Journal) -> None:
+        """Submit the first jobs, and print the command that collects them.
+
+        Sets `problems` if a job was not submitted.
+        """
+        unsubmitted = engine.submit_only(
+            plan.first_specs, resumed=self.launch.continues
+        )
+        # a superseded job was submitted again as another job
+        has_refused = any(
+            job.refused and job.submission is not SubmissionState.SUPERSEDED
+            for job in journal.list_jobs()
+        )
+        self.problems = bool(unsubmitted) or has_refused
+        for spec in unsubmitted:
+            self.host.tell(f"not submitted, no free slot: {spec.case_id}")
+        collect_command = format_collect_command(
+            self.session,
+            self.host.folder,
+            self.settings.baselines,
+            self.host.command,
+        )
+        self.host.tell(
+            f"llmbench: submitted. To follow and judge the jobs, run this from any folder:\n{collect_command}"
+        )
+
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
         """Build the engine that submits and follows the jobs of this session."""
-        host, pending = self.host, self.launch.pending_limit.total_seconds()
+        host = self.host
         schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))
         submitter = Submitter(
             schedulers, Builder(journal.session, host.sleep, host.tell)
         )
         limits = watch.Limits(
             max_jobs=self.launch.max_jobs or ALL_JOBS,
-            pending_seconds=pending,
+            pending_seconds=self.launch.pending_limit.total_seconds(),
             stalls=self.launch.stall_limit,
         )
         logs = RunningLogs(self.catalog, host.now)
@@ -543,14 +587,16 @@ class LaunchSession:
             admit=budget.admit,
         )
 
-    def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
-        """Build the GPU-hours budget, with the hours used before an interruption."""
+    def _build_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
+        """Build the GPU-hours budget, with the hours used before an interruption.
+
+        Prints these hours, unless the session only collects.
+        """
         budget = HoursBudget(
             plan.limit, lambda: measure_running(journal, self.host.now())
         )
-        budget.add_resumed(
-            journal.list_jobs(), {job.number for job in journal.list_live()}
-        )
+        live_numbers = {job.number for job in journal.list_live()}
+        budget.add_resumed(journal.list_jobs(), live_numbers)
         budget.reserve_first(plan.first_specs)
         if budget.used and not self.launch.collect:
             self.host.tell(
@@ -558,18 +604,20 @@ class LaunchSession:
             )
         return budget
 
-    def _judge(
+    def _build_results(
         self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns
     ) -> SessionResults:
         """Build the results of all configurations: judged, skipped and never submitted."""
         results = dict(self.results.configurations)
+        # another selection, or a cluster that cannot run the configuration
+        skip_reason = (
+            Reason.NOT_LAUNCHED if self.launch.continues else Reason.NOT_ON_CLUSTER
+        )
         for key, message in plan.skipped.items():
-            reason = (
-                Reason.NOT_LAUNCHED if self.launch.continues else Reason.NOT_ON_CLUSTER
-            )
             results[key.id] = _build_missing(
-                key, reason, message, self.settings, self.catalog
+                key, skip_reason, message, self.settings, self.catalog
             )
+        # fewer runs than suite files require are accepted only if the user chose them
         has_fewer_runs = (
             self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         )
@@ -587,20 +635,18 @@ class LaunchSession:
             self.past or {},
         )
         results |= with_efficiencies(judged, self.catalog.configurations).results
-        for result in [
-            results[case]
-            for case in sorted(self._cases)
-            if case in results and case not in judged.by_id
-        ]:
-            baseline = self.catalog.baselines[result.case.key][0]
+        unjudged_cases = (self._cases & results.keys()) - judged.by_id.keys()
+        for case_id in sorted(unjudged_cases):
+            case = results[case_id].case
+            first_baseline, *_ = self.catalog.baselines[case.key]
             judgement = skip_judgement(
                 Verdict.INVALID,
                 Reason.NOT_SUBMITTED,
                 NEVER_SUBMITTED,
-                baseline,
+                first_baseline,
                 self.settings,
             )
-            results[result.case.id] = ConfigurationResult(result.case, judgement)
+            results[case.id] = ConfigurationResult(case, judgement)
         if self.launch.collect:
             results = add_resumptions(
                 results,
@@ -608,17 +654,19 @@ class LaunchSession:
                 format_resume_command(self.session, self.host.command),
             )
         runs_by_key = run_engine.list_runs()
+        measurements = {}
+        for key, runs_of_key in runs_by_key.items():
+            # the measurements against the first baseline
+            measurements[key], *_ = runs.measure_runs(key, runs_of_key)
         return dataclasses.replace(
             self.results,
             configurations=results,
             runs_found=sum(map(len, runs_by_key.values())),
-            measurements={
-                key: runs.measure_runs(key, runs_of_key)[0]
-                for key, runs_of_key in runs_by_key.items()
-            },
+            measurements=measurements,
             checks=checks,
         )
 
 
 def _list_cases(cases: Collection[str]) -> str:
+    """Format the first of some configuration ids, or `no job` if there are none."""
     return formatting.join_first(sorted(cases)) or "no job"

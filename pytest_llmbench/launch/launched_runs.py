@@ -70,7 +70,7 @@ from pytest_llmbench.session.node_history import compare_with_history
 from pytest_llmbench.session.outcomes import JudgedConfigurations, judge_case
 from pytest_llmbench.session.settings import Settings
 
-# the reason a run is invalid, by the final state of its job; else job-failed
+# the reason a run is invalid, by the final state of its job; other states: job-failed
 REASONS = {
     "TIMEOUT": Reason.INCOMPLETE,
     "COMPLETED": Reason.FAILED_STEP,
@@ -78,20 +78,24 @@ REASONS = {
 }
 
 
+CURRENT_RUN = 0  # the number of a run that the history has not stored
+
 QUOTED_LINES = 3  # lines quoted from driver errors and node checks
 
+# the purposes of jobs that leave no files to list, such as profiles or checkpoints
 WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, *STEPLESS, Purpose.CONFIRM_NODES)
 
-STAGES = (
-    "LLMB_WORKLOAD",
-    "STAGE_PATH",
-)  # the variables that name the folder of a recipe's results
+# the variables that name the folder of a recipe's results
+STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")
 
 
 def skip_judgement(
     verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings
 ) -> Judgement:
-    """Build a judgement without a comparison."""
+    """Build the judgement of a configuration whose speed is not judged.
+
+    `text` explains the `reason`. `baseline` provides only the limit and the tolerance.
+    """
     tolerance = select_tolerance(settings, baseline)
     return Judgement(
         verdict,
@@ -137,19 +141,21 @@ class LaunchedRuns:
         self,
         job: Job,
         end: JobEnd,
-        before: Sequence[EndedJob] = (),
-        named: Sequence[str] = (),
+        ended_before: Sequence[EndedJob] = (),
+        suspect_nodes: Sequence[str] = (),
     ) -> EndedJob:
-        """Read the run of an ended job.
+        """Read the run of an ended job, and measure a run of a variant.
 
-        `before` are the earlier ended jobs of its configuration. `named` are the
-        suspect nodes that the job was to confirm as slow, if any.
+        `ended_before` are the earlier ended jobs of its configuration. `suspect_nodes`
+        are the nodes that the job was to confirm as slow, if any. Marks the logs of a
+        run of a variant on disk.
         """
         has_run = job.job_id and job.spec.purpose not in STEPLESS
         run = self.find_run(job) if has_run else None
         end = self._explain_end(job, end, run)
         ended = EndedJob(job, end, run, files=self.list_files(job))
-        ended = dataclasses.replace(ended, problem=_find_problem([*before, ended]))
+        problem = _find_problem([*ended_before, ended])
+        ended = dataclasses.replace(ended, problem=problem)
         if run and end.blame is Blame.INFRASTRUCTURE:
             failed = self.list_failed_nodes(job, run)
             ended = dataclasses.replace(ended, failed_nodes=failed)
@@ -159,8 +165,8 @@ class LaunchedRuns:
             _mark_as_variant(run)
             time = self.measure_trial(job.spec.key, run)
             return dataclasses.replace(ended, time=time)
-        if named:
-            confirmation = self.judge_suspect(job, run, named)
+        if suspect_nodes:
+            confirmation = self.judge_suspect(job, run, suspect_nodes)
             return dataclasses.replace(ended, confirmation=confirmation)
         return ended
 
@@ -168,15 +174,20 @@ class LaunchedRuns:
         """Refine a job's end with its log: blame the infrastructure if the log does."""
         if run is None or end.blame is Blame.NONE:
             return end
-        blame, text = self.read_ending(job, run)
-        if end.blame is Blame.HUNG and _is_known_end(job, blame):
+        blame_in_log, quoted_line = self.read_ending(job, run)
+        if end.blame is Blame.HUNG and _is_known_end(job, blame_in_log):
             return end
-        if end.blame is not Blame.RUN or blame is not Blame.INFRASTRUCTURE:
-            blame = end.blame
-        return JobEnd(blame, join_texts(end.text, text))
+        blame = end.blame
+        if end.blame is Blame.RUN and blame_in_log is Blame.INFRASTRUCTURE:
+            blame = Blame.INFRASTRUCTURE
+        return JobEnd(blame, join_texts(end.text, quoted_line))
 
     def find_run(self, job: Job) -> Run | None:
-        """Find the run with the job id of `job`, or None."""
+        """Find the run with the job id of `job`, or None.
+
+        The secrets in its quoted lines are masked. Logs of a run in a shared allocation
+        are moved to the folder of the job first.
+        """
         since = estimate_submission(job)
         if job.spec.allocation:
             _keep_logs(job, self.facts[job.spec.case_id].log, since)
@@ -194,15 +205,14 @@ class LaunchedRuns:
         self._launched_keys |= run.same_run_keys
         run = _hide_quotes(run, job.spec)
         self.has_unknown_secrets |= has_unknown_secrets(job.spec)
-        launch = f"{self.session} {job.spec.case_id}"
         environment = {**find_container_image(job.spec), **dict(run.found.environment)}
-        files = dataclasses.replace(
+        found = dataclasses.replace(
             run.found,
-            launch=launch,
+            launch=f"{self.session} {job.spec.case_id}",
             modified=None,  # no file changes any more
             environment=tuple(environment.items()),
         )
-        return dataclasses.replace(run, found=files)
+        return dataclasses.replace(run, found=found)
 
     @cached_property
     def _history(self) -> Measured:
@@ -218,9 +228,10 @@ class LaunchedRuns:
         evidence = apply_acknowledged_levels(
             self._gather_evidence({key: runs})[key], self.settings, self.catalog
         )
+        decision_rule = self.choose_decision_rule(key)
         self._evidence[key] = tuple(
-            dataclasses.replace(item, decision_rule=self.choose_decision_rule(key))
-            for item in evidence
+            dataclasses.replace(baseline_evidence, decision_rule=decision_rule)
+            for baseline_evidence in evidence
         )
         return judge_case(Case(key.id, key), self._evidence[key])
 
@@ -231,18 +242,14 @@ class LaunchedRuns:
 
         The older runs supply the noise.
         """
-        older = {
-            other: runs_of_key
-            for other, runs_of_key in self._history.items()
-            if any(runs_of_key) or other in self.past
-        }
+        # other configurations, too: their runs estimate the noise of the cluster
         measured = {
-            **older,
-            **{
-                key: self.measure_runs(key, runs_of_key)
-                for key, runs_of_key in runs.items()
-            },
+            key: older_runs
+            for key, older_runs in self._history.items()
+            if any(older_runs) or key in self.past
         }
+        for key, launched_runs in runs.items():
+            measured[key] = self.measure_runs(key, launched_runs)
         return collect_evidence(
             measured, self.settings, self.catalog, self.now(), self.past
         )
@@ -255,11 +262,10 @@ class LaunchedRuns:
         Configurations that were not judged get the evidence of their older runs. It
         contains no acknowledged levels, because the noise does not depend on the level.
         """
+        evidence = dict(self._evidence)
         unjudged = {key: () for key in results if key not in self._evidence}
-        evidence = {
-            **(self._gather_evidence(unjudged) if unjudged else {}),
-            **self._evidence,
-        }
+        if unjudged:
+            evidence = self._gather_evidence(unjudged) | evidence
         return JudgedConfigurations(
             {key.id: (result, evidence[key]) for key, result in results.items()}
         )
@@ -269,73 +275,62 @@ class LaunchedRuns:
     ) -> tuple[tuple[Measurement, ...], ...]:
         """Measure launched runs against each baseline, followed by older runs.
 
-        Logs of this launch that are under --llmb-logs are not older runs: they would
-        count twice.
+        Returns one tuple per baseline. Logs of this launch that are under --llmb-logs
+        are not older runs: they would count twice.
         """
         now = self.now()
-        return tuple(
-            (
-                *(
-                    measure(run, baseline, now, tolerance=self._get_tolerance(baseline))
-                    for run in runs
-                ),
-                *(
-                    measurement
-                    for measurement in older
-                    if measurement.run.same_run_keys.isdisjoint(self._launched_keys)
-                ),
-            )
-            for baseline, older in zip(
-                self.catalog.baselines[key], self._history[key], strict=True
-            )
-        )
-
-    def _get_tolerance(self, baseline: Baseline) -> float:
-        return select_tolerance(self.settings, baseline).factor - 1
+        by_baseline = []
+        for baseline, older_measurements in zip(
+            self.catalog.baselines[key], self._history[key], strict=True
+        ):
+            # as a fraction: 0.05 for 5 %
+            tolerance = select_tolerance(self.settings, baseline).factor - 1
+            launched = [
+                measure(run, baseline, now, tolerance=tolerance) for run in runs
+            ]
+            older = [
+                measurement
+                for measurement in older_measurements
+                if measurement.run.same_run_keys.isdisjoint(self._launched_keys)
+            ]
+            by_baseline.append((*launched, *older))
+        return tuple(by_baseline)
 
     def judge_invalid(
         self, key: Key, reason: Reason, text: str, run: Run | None
     ) -> Judgement:
-        """Build the judgement of a job that was not judged for speed.
+        """Build the judgement of a job whose speed is not judged.
 
-        If the job did what it was launched for, its checkpoint budgets are checked.
+        The verdict is INVALID. If the job did what it was launched for (PURPOSE_DONE),
+        the verdict is NOT_COMPARABLE, or that of the checkpoint budgets.
         """
-        baselines = self.catalog.baselines[key]
+        baseline, *further_baselines = self.catalog.baselines[key]
         is_done = reason is Reason.PURPOSE_DONE
-        baseline = (
-            next((other for other in baselines if other.budgets), baselines[0])
-            if is_done
-            else baselines[0]
-        )
+        if is_done:  # use the first baseline with budgets, if there is one
+            candidates = (baseline, *further_baselines)
+            with_budgets = (candidate for candidate in candidates if candidate.budgets)
+            baseline = next(with_budgets, baseline)
         verdict = Verdict.NOT_COMPARABLE if is_done else Verdict.INVALID
         judgement = skip_judgement(verdict, reason, text, baseline, self.settings)
-        measurement = (
-            measure(run, baseline, self.now())
-            if run is not None and run.attempts
-            else None
-        )
+        if run is None or not run.attempts:
+            return judgement
+        measurement = measure(run, baseline, self.now())
         judgement = dataclasses.replace(judgement, measurement=measurement)
-        return (
-            apply_checkpoint_budgets(judgement, [measurement])
-            if is_done and measurement is not None
-            else judgement
-        )
+        if is_done:
+            return apply_checkpoint_budgets(judgement, [measurement])
+        return judgement
 
     def measure_trial(self, key: Key, run: Run) -> TrialTime:
         """Measure the step time of one run of a variant.
 
-        Returns the reason if the run cannot be measured.
+        Without a measurement, the trial time contains the reason.
         """
-        unmarked = dataclasses.replace(
-            run,
-            found=dataclasses.replace(run.found, excluded=None, excluded_because=""),
-        )
-        to_measure = (
-            unmarked if run.found.excluded is Reason.VARIANT else run
-        )  # a resumed session finds the run marked
-        measurement = measure(
-            to_measure, self.catalog.baselines[key][0], self.now(), step_time_only=True
-        )
+        # a resumed session finds the run marked as a variant, which excludes it
+        if run.found.excluded is Reason.VARIANT:
+            found = dataclasses.replace(run.found, excluded=None, excluded_because="")
+            run = dataclasses.replace(run, found=found)
+        first_baseline, *_ = self.catalog.baselines[key]
+        measurement = measure(run, first_baseline, self.now(), step_time_only=True)
         problem = find_unusable(measurement)
         if problem:
             return TrialTime(None, problem.text)
@@ -348,49 +343,53 @@ class LaunchedRuns:
         result: ConfigurationResult,
         nodes: Mapping[str, tuple[str, ...]],
         confirmations: Sequence[Run] = (),
-        named: Collection[str] = (),
+        confirmed_nodes: Collection[str] = (),
     ) -> NodeFinding:
         """Compare the nodes of the runs of a verdict.
 
         `nodes` are by run id. `confirmations` are runs on suspect nodes, which are not
-        judged. `named` are the nodes that the history and a confirmation show to be
-        slow.
+        judged. `confirmed_nodes` are the nodes that the history and a confirmation show
+        to be slow.
         """
         evidence = result.pick_deciding(self._evidence[result.case.key])
-        measured = [
+        measured_confirmations = [
             measure(run, evidence.baseline, self.now()) for run in confirmations
         ]
         return judge_nodes(
-            result.judgement, evidence, nodes, measured, frozenset(named)
+            result.judgement,
+            evidence,
+            nodes,
+            measured_confirmations,
+            frozenset(confirmed_nodes),
         )
 
     def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
-        """Compare a run on suspect nodes with the history that names them."""
+        """Compare a run on suspect nodes with the history that names them.
+
+        A run that cannot be compared confirms nothing; the text contains the reason.
+        """
         job_text = f"job {job.job_id} on these nodes"
         started = job.status.started if job.status else None
         if self.settings.history is None or started is None:
             return Confirmation(
                 False, f"{job_text} was not compared: no history or start time"
             )
-        job_key, on_nodes = (started, job.job_id), frozenset(get_nodes(job))
-        for baseline in self.catalog.baselines[
-            job.spec.key
-        ]:  # the history uses the window of one of the baselines
+        # the history uses the window of one of the baselines: try each of them
+        for baseline in self.catalog.baselines[job.spec.key]:
             measurement = measure(run, baseline, self.now())
             problem, seconds = find_unusable(measurement), measurement.statistic_seconds
-            software = frozenset(measurement.environment.items())
             if problem or not seconds:
-                return Confirmation(
-                    False, f"{job_text}: {problem.text if problem else 'no step time'}"
-                )
+                reason = problem.text if problem else "no step time"
+                return Confirmation(False, f"{job_text}: {reason}")
             measured_run = MeasuredRun(
-                0,
+                CURRENT_RUN,
                 job.spec.case_id,
                 baseline.window,
-                *job_key,
+                started,
+                job.job_id,
                 seconds,
-                on_nodes,
-                software,
+                frozenset(get_nodes(job)),
+                frozenset(measurement.environment.items()),
             )
             try:
                 comparison = compare_with_history(
@@ -399,57 +398,49 @@ class LaunchedRuns:
             except HistoryError as error:
                 return Confirmation(False, str(error), seconds)
             if comparison:
-                text = (
-                    f"{formatting.format_difference(1 + comparison[0])} in {job_text}"
-                )
-                return Confirmation(comparison[1], text, seconds)
+                slowdown, is_confirmed = comparison
+                difference = formatting.format_difference(1 + slowdown)
+                text = f"{difference} in {job_text}"
+                return Confirmation(is_confirmed, text, seconds)
         return Confirmation(
             False, f"{job_text} was not compared: no comparable run in the history"
         )
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """List the profiles or checkpoints that a job was launched for."""
-        if job.spec.purpose in WITHOUT_FILES or not job.job_id:
+        spec = job.spec
+        if spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
-        since = (
-            job.status.submitted.timestamp()
-            if job.status and job.status.submitted
-            else None
-        )
-        folders = dict.fromkeys(
-            filter(
-                None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))
-            )
-        )
-        outputs_of_folders = (
-            find_outputs(
-                folder,
-                job.spec.purpose,
-                self.facts[job.spec.case_id],
-                job.job_id,
-                since,
-            )
-            for folder in folders
-        )
-        return tuple(
-            dict.fromkeys(path for paths in outputs_of_folders for path in paths)
-        )
+        submitted = job.status.submitted if job.status else None
+        since = submitted.timestamp() if submitted else None
+        folders = [*spec.log_folders, *_list_local_folders(job)]
+        if job.log_folder:
+            folders.insert(0, job.log_folder)
+        # keys of a dictionary: in order, without duplicates
+        files: dict[Path, None] = {}
+        for folder in dict.fromkeys(folders):
+            facts = self.facts[spec.case_id]
+            outputs = find_outputs(folder, spec.purpose, facts, job.job_id, since)
+            files |= dict.fromkeys(outputs)
+        return tuple(files)
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
-        """Return the blame for a run's end according to its last log, and the quoted
-        line."""
+        """Read how a run ended from its last log.
+
+        Returns the blame, and a text that quotes the error line. Without an error line,
+        returns `Blame.NONE`, and quotes the last line of the log.
+        """
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
         if ending is None:
-            last = "".join(
+            last_line = "".join(
                 hide_in_quote(line, job.spec) for line in read_last_lines(log, 1)
             )
-            return (
-                Blame.NONE,
-                f"the last line of {log.name}: {last}"
-                if last
-                else f"{log.name} is empty",
-            )
+            text = f"{log.name} is empty"
+            if last_line:
+                text = f"the last line of {log.name}: {last_line}"
+            return Blame.NONE, text
+        # if steps follow the error line, it is only a warning: the run is to blame
         blame = Blame.RUN if ending.went_on else find_blame(ending.code)
         return blame, formatting.describe_ending(ending, log.name)
 
@@ -457,12 +448,11 @@ class LaunchedRuns:
         """List the job's nodes that its log reports as failed."""
         ending = run.attempts[-1].log.ending if run.attempts else None
         nodes_of_job = job.status.nodes if job.status else ()
-        expand = load_scheduler(job.spec.via).expand_nodes
-        return (
-            tuple(node for node in expand(ending.nodes) if node in nodes_of_job)
-            if ending and nodes_of_job
-            else ()
-        )
+        if not ending or not nodes_of_job:
+            return ()
+        # the log may report a folded list, such as `n[1-3]`
+        nodes_in_log = load_scheduler(job.spec.via).expand_nodes(ending.nodes)
+        return tuple(node for node in nodes_in_log if node in nodes_of_job)
 
     def find_driver_errors(self, job: Job, run: Run) -> str:
         """Quote the last GPU driver errors in the logs of a run, with line numbers."""
@@ -479,9 +469,8 @@ class LaunchedRuns:
 
     def read_check(self, job: Job) -> str:
         """Quote the last lines that a node check printed."""
-        lines = read_last_lines(
-            job.spec.directory / CHECK_OUTPUT.format(job=job.job_id), QUOTED_LINES
-        )
+        file = job.spec.directory / CHECK_OUTPUT.format(job=job.job_id)
+        lines = read_last_lines(file, QUOTED_LINES)
         return " | ".join(hide_in_quote(line, job.spec) for line in lines)
 
 
@@ -500,14 +489,12 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
         if run.job_id == job.scheduler_id
         and not (run.modified and run.modified < since)
     ]
-    files = (
-        path
-        for run in runs_of_job
-        for attempt in run.attempts
-        for path in (attempt.log, attempt.err)
-        if path
-    )
-    keep_logs(job, dict.fromkeys(files), template.count("/") + 1)
+    files = []
+    for run in runs_of_job:
+        for attempt in run.attempts:
+            files += [path for path in (attempt.log, attempt.err) if path]
+    kept_components = template.count("/") + 1  # `logs/{job}/run.log`: 3
+    keep_logs(job, dict.fromkeys(files), kept_components)
 
 
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:
@@ -523,7 +510,7 @@ def _hide_quotes(run: Run, spec: JobSpec) -> Run:
     return dataclasses.replace(run, attempts=tuple(attempts))
 
 
-def _list_own_folders(job: Job) -> tuple[Path, ...]:
+def _list_local_folders(job: Job) -> tuple[Path, ...]:
     """List the folders where a job on this machine may leave files.
 
     For a cluster job the folders are unknown.
@@ -552,7 +539,8 @@ def list_log_paths(job: Job) -> list[Path]:
 def _is_known_end(job: Job, blame: Blame) -> bool:
     """True if the log of a hung job explains nothing beyond its stall.
 
-    The log ends with our cancelling, or without an error after some progress.
+    `blame` is what the log shows: our cancelling, or no error. Without an error the job
+    must have made a step, else the last line of the log may explain the stall.
     """
     stall = job.status.stall if job.status else None
     has_stepped = stall is not None and stall.place is not StallPosition.START
@@ -560,8 +548,12 @@ def _is_known_end(job: Job, blame: Blame) -> bool:
 
 
 def _find_problem(ended: Sequence[EndedJob]) -> RunProblem | None:
-    """Return the reason the last of these jobs has no run to judge, or None."""
-    job, end, run = ended[-1].job, ended[-1].end, ended[-1].run
+    """Return the reason the last of these jobs has no run to judge, or None.
+
+    The jobs before it are earlier jobs of its configuration.
+    """
+    *_, last = ended
+    job, end, run = last.job, last.end, last.run
     if job.refused:
         text = job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         return RunProblem(Reason.NOT_SUBMITTED, text)
@@ -582,9 +574,11 @@ def _find_problem(ended: Sequence[EndedJob]) -> RunProblem | None:
 
 
 def _find_reason(job: Job) -> Reason:
+    """Return the reason code of a failed job, from its final state and its nodes."""
     reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
     if reason is Reason.CANCELLED and not get_nodes(job):
-        return Reason.NEVER_STARTED  # accounting gives it a start all the same
+        # without nodes it never ran, although accounting records a start time
+        return Reason.NEVER_STARTED
     return reason
 
 

@@ -64,6 +64,8 @@ NOT_STARTED = {
 
 @dataclass(slots=True)
 class _Configuration:
+    """The state of one launched configuration. `result` is None until its conclusion."""
+
     history: RunHistory
     notes: list[str] = field(default_factory=list)
     conclusion: Conclusion | None = None
@@ -85,14 +87,14 @@ class RunEngine:
         budget: HoursBudget,
         build_profile: Callable[[JobSpec], JobSpec],
         build_check: Callable[[JobSpec, Sequence[str]], JobSpec] | None = None,
-        named: Sequence[SuspectNodes] = (),
+        suspects: Sequence[SuspectNodes] = (),
         release: Callable[[str], None] = lambda _case: None,
     ) -> None:
         """Start with a history without ended jobs for each configuration.
 
         `build_profile` may raise LaunchError. `build_check` builds the site's own check
-        of some nodes. `named` are the suspect nodes of the history, which are confirmed
-        first. `release` ends the allocation of a configuration.
+        of some nodes. `suspects` are nodes that the history names as slow; runs on them
+        confirm this before all other jobs. `release` ends the allocation of a configuration.
         """
         self._policies = policies
         self._configurations = {
@@ -105,45 +107,54 @@ class RunEngine:
         self._build_profile = build_profile
         self._build_check = build_check
         self._release = release
-        self._awaited: dict[JobIdentity, tuple[NextJob, SuspectNodes]] = {}
-        for number, nodes in enumerate(named, 1):
-            spec = self._configurations[nodes.case].history.spec
-            all_nodes = (*nodes.nodes, *nodes.others)
-            job = NextJob(node_policy.build_confirmation(spec, all_nodes), 1, number)
-            self._awaited[job.identity] = job, nodes
-        self._next_check = len(named) + 1
-        self._confirmed: tuple[str, ...] = ()  # nodes that were slow again
-        self._begun = False
+        # confirmation runs that have not ended, with the nodes that they confirm
+        self._confirmations: dict[JobIdentity, tuple[NextJob, SuspectNodes]] = {}
+        for number, suspect in enumerate(suspects, 1):
+            spec = self._configurations[suspect.case].history.spec
+            job_nodes = (*suspect.nodes, *suspect.others)
+            job = NextJob(
+                node_policy.build_confirmation(spec, job_nodes),
+                attempt=1,
+                repeat=number,
+            )
+            self._confirmations[job.identity] = job, suspect
+        # the repeat number of jobs on nodes that a verdict makes suspect
+        self._node_job_number = len(suspects) + 1
+        self._confirmed_nodes: tuple[str, ...] = ()  # nodes that were slow again
+        self._has_begun = False  # True once the first runs were returned
 
     # --- first jobs -------------------------------------------------------------------
 
     def begin(self) -> list[NextJob]:
-        """Return the first jobs: confirmation runs on suspect nodes, else first runs."""
-        if not self._begun:
-            for identity, (job, suspects) in list(self._awaited.items()):
-                configuration = self._configurations[suspects.case]
-                otherwise = f"{suspects.text}; not confirmed"
+        """Return the first jobs: confirmation runs on suspect nodes, else first runs.
+
+        A confirmation run that the remaining GPU-hours do not cover is dropped.
+        """
+        if not self._has_begun:
+            for identity, (job, suspect) in list(self._confirmations.items()):
+                configuration = self._configurations[suspect.case]
+                otherwise = f"{suspect.text}; not confirmed"
                 if not self._reserve(configuration, [job], otherwise):
-                    del self._awaited[identity]
-        awaited = [job for job, _ in self._awaited.values()]
-        return awaited or self._begin_configurations()
+                    del self._confirmations[identity]
+        confirmation_jobs = [job for job, _ in self._confirmations.values()]
+        return confirmation_jobs or self._begin_configurations()
 
     def _begin_configurations(self) -> list[NextJob]:
         """Return the first run of each configuration, excluding confirmed slow nodes.
 
         Returns nothing from the second call on.
         """
-        if self._begun:
+        if self._has_begun:
             return []
-        self._begun = True
+        self._has_begun = True
+        first_runs = []
         for configuration in self._configurations.values():
-            configuration.history = dataclasses.replace(
-                configuration.history, excluded=self._confirmed
+            history = dataclasses.replace(
+                configuration.history, excluded=self._confirmed_nodes
             )
-        configurations = self._configurations.values()
-        return [
-            NextJob(configuration.history.run_spec) for configuration in configurations
-        ]
+            configuration.history = history
+            first_runs.append(NextJob(history.run_spec))
+        return first_runs
 
     # --- ended jobs -------------------------------------------------------------------
 
@@ -156,9 +167,13 @@ class RunEngine:
         if _is_withdrawn(job):
             return self._withdraw(configuration, job)
         history = configuration.history
-        _, suspects = self._awaited.get(job.identity, (None, None))
-        nodes = suspects.nodes if suspects else ()
-        ended = self._judge.examine(job, end, history.ended, nodes)
+        _, suspect = self._confirmations.get(job.identity, (None, None))
+        ended = self._judge.examine(
+            job,
+            end,
+            ended_before=history.ended,
+            suspect_nodes=suspect.nodes if suspect else (),
+        )
         configuration.history = history.with_ended(ended)
         if job.spec.purpose in BESIDE:
             return self._add_node_job(configuration, ended)
@@ -178,22 +193,26 @@ class RunEngine:
     def _add_node_job(
         self, configuration: _Configuration, ended: EndedJob
     ) -> list[NextJob]:
-        """Record a confirmation or a node check, and return the jobs that waited for
-        it."""
+        """Record a confirmation run or a node check.
+
+        After the last confirmation run, returns the first run of each configuration.
+        """
         job = ended.job
-        _, suspects = self._awaited.pop(job.identity, (None, None))
+        _, suspect = self._confirmations.pop(job.identity, (None, None))
         if job.spec.purpose is Purpose.CHECK_NODES:
             printed = "" if job.refused else self._judge.read_check(job)
             configuration.notes.append(node_policy.describe_check(ended, printed))
         else:
-            text = suspects.text if suspects else ""
-            notes = node_policy.describe_confirmation(ended, text)
-            configuration.notes += notes
-            if suspects and ended.confirmation and ended.confirmation.confirmed:
-                self._confirmed += suspects.nodes
+            evidence = suspect.text if suspect else ""
+            configuration.notes += node_policy.describe_confirmation(ended, evidence)
+            is_confirmed = ended.confirmation and ended.confirmation.confirmed
+            if suspect and is_confirmed:
+                self._confirmed_nodes += suspect.nodes
             if ended.problem is None:
                 self._judge_nodes(configuration)
-        return self._begin_configurations() if suspects and not self._awaited else []
+        if suspect and not self._confirmations:
+            return self._begin_configurations()
+        return []
 
     # --- next runs --------------------------------------------------------------------
 
@@ -208,13 +227,15 @@ class RunEngine:
                 self._judge_runs(configuration)
             elif self._start(configuration, step):
                 return list(step.runs)
-            else:
+            else:  # apply the policy again: without these runs, it concludes
                 is_retry = step.runs[0].attempt > 1
+                # a refused retry forbids only retries, a refused new run also new runs
                 configuration.history = dataclasses.replace(
                     configuration.history, may_retry=False, may_start=is_retry
                 )
 
     def _judge_runs(self, configuration: _Configuration) -> None:
+        """Judge the runs of a configuration, and add the verdict to its history."""
         runs = configuration.history.runs
         newest_first = (runs[repeat].dated_run for repeat in sorted(runs, reverse=True))
         key = configuration.history.spec.key
@@ -230,19 +251,23 @@ class RunEngine:
         collects, which records them as held back.
         """
         if step.on_excluded_nodes:
-            self._return_nodes(configuration, step.runs[0].spec)
+            self._use_excluded_nodes(configuration, step.runs[0].spec)
         if self._settings.collect:
             runs = {(run.repeat, run.attempt) for run in step.runs}
             history = configuration.history
             configuration.history = dataclasses.replace(
                 history, held_back=history.held_back | runs
             )
-            return not runs
+            return not runs  # a step without runs only waits for running jobs
+        # a refused run used no hours: the retry of it on other nodes needs no more
         if step.runs and not step.on_excluded_nodes:
-            last = step.runs[-1]
-            otherwise = NOT_STARTED.get(last.spec.purpose, "")
-            if last.attempt > 1:
-                otherwise = "not retried"
+            last_run = step.runs[-1]
+            is_retry = last_run.attempt > 1
+            otherwise = (
+                "not retried"
+                if is_retry
+                else NOT_STARTED.get(last_run.spec.purpose, "")
+            )
             if not self._reserve(configuration, step.runs, otherwise):
                 return False
         if step.releases:
@@ -252,14 +277,18 @@ class RunEngine:
         configuration.history = dataclasses.replace(history, any_nodes=any_nodes)
         return True
 
-    def _return_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
-        """Stop excluding confirmed slow nodes if a run needs them."""
+    def _use_excluded_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
+        """Stop excluding confirmed slow nodes if a run needs them, and note this.
+
+        `spec` is the run, without these nodes in its `exclude`.
+        """
         history = configuration.history
         if spec.exclude != history.run_spec.exclude:
             configuration.history = dataclasses.replace(history, excluded=())
             nodes = formatting.fold_nodes(history.excluded)
-            text = f"{nodes} not excluded here: too few other nodes"
-            configuration.notes.append(text)
+            configuration.notes.append(
+                f"{nodes} not excluded here: too few other nodes"
+            )
 
     def _reserve(
         self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str
@@ -300,22 +329,27 @@ class RunEngine:
         judgement = self._judge.judge_invalid(key, reason, text, conclusion.run)
         if reason is not conclusion.reason:  # a budget may have set another reason
             judgement = dataclasses.replace(judgement, reason=conclusion.reason)
-        done = text if conclusion.done else ""
-        report = conclusion.report
         return ConfigurationResult(
-            Case(key.id, key), judgement, done=done, trials=report
+            Case(key.id, key),
+            judgement,
+            done=text if conclusion.done else "",
+            trials=conclusion.report,
         )
 
     def _judge_nodes(self, configuration: _Configuration) -> None:
-        """Compare all judged runs by their nodes."""
+        """Compare all judged runs by their nodes, and add the finding to the history.
+
+        Does nothing before a verdict.
+        """
         history, conclusion = configuration.history, configuration.conclusion
         if conclusion is None or conclusion.verdict is None:
             return
         confirmations = history.confirmations
         nodes = list_nodes_by_run([*history.runs.values(), *confirmations])
         runs = [ended.run for ended in confirmations if ended.run]
-        verdict, confirmed = conclusion.verdict, self._confirmed
-        finding = self._judge.judge_nodes(verdict, nodes, runs, confirmed)
+        finding = self._judge.judge_nodes(
+            conclusion.verdict, nodes, runs, self._confirmed_nodes
+        )
         configuration.history = dataclasses.replace(history, finding=finding)
 
     def _check_nodes(self, configuration: _Configuration) -> list[NextJob]:
@@ -325,10 +359,10 @@ class RunEngine:
         if not suspects or Purpose.CONFIRM_NODES in configuration.follow_ups:
             return []
         configuration.follow_ups.add(Purpose.CONFIRM_NODES)
-        check = None
+        site_check = None
         if self._build_check:
-            check = self._build_check(history.run_spec, suspects)
-        policy = node_policy.NodePolicy(self._next_check, check)
+            site_check = self._build_check(history.run_spec, suspects)
+        policy = node_policy.NodePolicy(self._node_job_number, site_check)
         step = node_policy.next_runs(history, policy)
         runs = step.runs if isinstance(step, NextRuns) else ()
         return [run for run in runs if self._may_follow(configuration, run)]
@@ -356,6 +390,7 @@ class RunEngine:
         return [profile] if self._may_follow(configuration, profile) else []
 
     def _may_follow(self, configuration: _Configuration, job: NextJob) -> bool:
+        """Reserve the GPU-hours of a follow-up job. Returns False if too few are left."""
         return self._reserve(configuration, [job], NOT_STARTED[job.spec.purpose])
 
     # --- results ----------------------------------------------------------------------
@@ -374,12 +409,12 @@ class RunEngine:
         all_nodes = sorted({node for _, nodes in doubtful for node in nodes})
         remarks = list_remarks(all_nodes) if all_nodes else {}
         for configuration, nodes in doubtful:
-            lines = (remarks[node] for node in sorted(nodes & remarks.keys()))
-            configuration.notes += map(formatting.escape, lines)
+            for node in sorted(nodes & remarks.keys()):
+                configuration.notes.append(formatting.escape(remarks[node]))
             history = configuration.history
-            runs = [*_list_judged(history), *history.confirmations]
-            for ended in runs:
-                if ended.run and not nodes.isdisjoint(get_nodes(ended.job)):
+            for ended in [*_list_judged(history), *history.confirmations]:
+                was_on_doubtful_nodes = not nodes.isdisjoint(get_nodes(ended.job))
+                if ended.run and was_on_doubtful_nodes:
                     errors = self._judge.find_driver_errors(ended.job, ended.run)
                     configuration.notes.append(errors)
 
@@ -409,11 +444,14 @@ class RunEngine:
 
 
 def _is_withdrawn(job: Job) -> bool:
-    """True if a planned run was not submitted because the GPU-hours were used up."""
+    """True if a planned run was not submitted because the GPU-hours were used up.
+
+    The first run of a configuration is never withdrawn: its failure is the result.
+    """
     if job.spec.purpose in (*BESIDE, Purpose.ALLOCATION):
         return False
-    unaffordable = job.submission is SubmissionState.UNAFFORDABLE
-    return unaffordable and (job.attempt, job.repeat) != (1, 1)
+    is_first_run = job.attempt == 1 and job.repeat == 1
+    return job.submission is SubmissionState.UNAFFORDABLE and not is_first_run
 
 
 def _list_judged(history: RunHistory) -> list[EndedJob]:
@@ -430,11 +468,11 @@ def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
     if configuration.result is None or conclusion is None:
         raise ValueError(f"{history.spec.case_id} has not ended")
     finding = history.finding
-    text = phrase(finding) if finding else ""
+    finding_text = phrase(finding) if finding else ""
     return dataclasses.replace(
         configuration.result,
         jobs=_describe_jobs(history, conclusion, configuration.result),
-        nodes=join_texts(text, *configuration.notes),
+        nodes=join_texts(finding_text, *configuration.notes),
         slow_nodes=finding.exclude if finding else (),
     )
 
@@ -466,7 +504,7 @@ def _describe_job(
     """Build the record of an ended job for the reports."""
     job, status = ended.job, ended.job.status
     files = (*history.files, *conclusion.files)
-    loss = _find_loss(history, ended, conclusion)
+    loss = _find_loss_reason(history, ended, conclusion)
     return LaunchedJob(
         job_id=job.job_id,
         purpose=job.spec.purpose,
@@ -485,6 +523,7 @@ def _describe_job(
 
 
 def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | None:
+    """Return the step time of a job's newest judged run, or of its confirmation run."""
     job_id = ended.job.job_id
     for measurement in reversed(result.judgement.runs):
         if measurement.run.found.job_id == job_id:
@@ -492,7 +531,7 @@ def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | 
     return ended.confirmation.step_seconds if ended.confirmation else None
 
 
-def _find_loss(
+def _find_loss_reason(
     history: RunHistory, ended: EndedJob, conclusion: Conclusion
 ) -> Loss | None:
     """Return the reason the GPU-hours of a job were lost, or None.
@@ -500,17 +539,16 @@ def _find_loss(
     They are lost if a later attempt replaced the job, or if its run was not judged. The
     hours of a follow-up job are lost if the job failed.
     """
-    job, is_policy_job = ended.job, history.is_policy_job(ended.job.spec)
-    failed = (
-        job.repeat in conclusion.lost
-        if is_policy_job
-        else ended.end.blame is not Blame.NONE
-    )
-    later = is_policy_job and any(
-        other.job.repeat == job.repeat and other.job.attempt > job.attempt
-        for other in history.ended
-    )
-    if not (later or failed):
+    job = ended.job
+    if history.is_policy_job(job.spec):
+        was_replaced = any(
+            later.job.repeat == job.repeat and later.job.attempt > job.attempt
+            for later in history.ended
+        )
+        is_lost = was_replaced or job.repeat in conclusion.lost
+    else:
+        is_lost = ended.end.blame is not Blame.NONE
+    if not is_lost:
         return None
     return Loss.HUNG if ended.end.blame is Blame.HUNG else Loss.FAILED
 
@@ -525,9 +563,14 @@ def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
 def _describe_trial(
     job: LaunchedJob, ended: EndedJob, facts: TrialFacts
 ) -> LaunchedJob:
-    """Describe a run of a variant: `new, to warm up; node n1 failed`."""
+    """Add the step time and a text to a run of a variant.
+
+    The text contains its name and problem: `new, to warm up; node n1 failed`.
+    """
     trial, spec = facts.trials.get(job.repeat), ended.job.spec
     seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
     name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
-    text = join_texts(name, facts.problems.get(job.repeat, "") or job.text)
-    return dataclasses.replace(job, step_seconds=seconds, text=text)
+    problem = facts.problems.get(job.repeat, "") or job.text
+    return dataclasses.replace(
+        job, step_seconds=seconds, text=join_texts(name, problem)
+    )

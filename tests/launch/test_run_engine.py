@@ -132,7 +132,7 @@ class Course(LaunchedRuns):
             budget=self.budget,
             build_profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
             build_check=plan_check if checks else None,
-            named=named,
+            suspects=named,
         )
         self.due = self.engine.begin()
         self.ended = 0
@@ -196,10 +196,10 @@ class Course(LaunchedRuns):
         result: ConfigurationResult,
         nodes: Mapping[str, tuple[str, ...]],
         confirmations: Sequence[Run] = (),
-        named: Collection[str] = (),
+        confirmed_nodes: Collection[str] = (),
     ) -> NodeFinding:
         self.confirmed_on = [nodes[confirmation.id] for confirmation in confirmations]
-        self.confirmed_named = tuple(named)
+        self.confirmed_named = tuple(confirmed_nodes)
         return SLOW_TWICE if confirmations else self.finding
 
     def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
