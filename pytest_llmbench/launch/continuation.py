@@ -231,13 +231,12 @@ def describe_running(journal: Journal, launch: LaunchSettings, host: Host) -> st
         if not job.job_id:
             uncertain_jobs.append(f"{case} may have been submitted")
             continue
-        # a scheduler of local jobs has no ids to cancel, but may have a cancel command
-        scheduler_ids = ids_by_scheduler.setdefault(scheduler, [])
-        if scheduler.is_local:
+        if scheduler.is_local:  # without a command that cancels it
             local_jobs.append(f"{case} on {scheduler.name}")
-        elif (
-            job.scheduler_id not in scheduler_ids
-        ):  # runs in an allocation share its id
+            continue
+        scheduler_ids = ids_by_scheduler.setdefault(scheduler, [])
+        # runs in an allocation share its id
+        if job.scheduler_id not in scheduler_ids:
             scheduler_ids.append(job.scheduler_id)
     cluster_jobs, cancel_texts = [], ""
     for scheduler, scheduler_ids in ids_by_scheduler.items():

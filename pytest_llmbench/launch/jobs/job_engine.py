@@ -53,14 +53,18 @@ RECOVER_SECONDS = 20.0
 # scheduler is polled rarely
 PAUSES = 10
 
-CANCEL_SECONDS = 30.0
-LONGEST_PAUSE = 3.0
+PAUSE_GROWTH = 1.5  # each pause without a change is this many times as long as the last
+
+CANCEL_SECONDS = 30.0  # how long to wait for the end of cancelled jobs
+# the pauses between two polls of cancelled jobs
+FIRST_CANCEL_PAUSE, LONGEST_CANCEL_PAUSE = 0.25, 3.0
 
 # called with every job that ended or could not be submitted; returns the jobs to submit
 # next
-Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
+OnJobEnd = Callable[[Job, JobEnd], Sequence["NextJob"]]
 
-Begin = Callable[[], Sequence["NextJob"]]
+# returns the jobs to submit first
+ListFirstJobs = Callable[[], Sequence["NextJob"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +82,12 @@ class NextJob:
 
 
 class _PolledJob(NamedTuple):
-    """A job after a poll.
-
-    `before` is its previous status, `moved` is True if it changed its state, `cancel`
-    if it is to be cancelled.
-    """
+    """A job after a poll."""
 
     job: Job
-    before: JobStatus | None
-    moved: bool
-    cancel: bool = False
+    previous_status: JobStatus | None
+    has_changed_state: bool
+    is_to_cancel: bool = False
 
 
 class Engine:
@@ -118,48 +118,55 @@ class Engine:
         self._progress = progress or Progress(tell)
         self._follow_only = follow_only
         self._admit = admit
-        self._finished: Finished = lambda job, end: ()
-        self._queue: deque[NextJob] = deque()
-        self._intended: deque[Job] = deque()
-        self._jobs: dict[int, Job] = {}
-        self._live: dict[int, Job] = {}
-        self._identities: set[JobIdentity] = set()
+        self._on_job_end: OnJobEnd = lambda job, end: ()
+        self._queue: deque[NextJob] = deque()  # to be submitted
+        # in the journal, but whether they were submitted is unknown
+        self._unconfirmed: deque[Job] = deque()
+        self._jobs: dict[int, Job] = {}  # all jobs, by number
+        self._live: dict[int, Job] = {}  # submitted and not ended, by number
+        self._identities: set[JobIdentity] = set()  # of queued jobs and of all jobs
         self._resumed_identities: frozenset[JobIdentity] = frozenset()
-        self._specs: dict[str, JobSpec] = {}
+        self._specs: dict[str, JobSpec] = {}  # by configuration id, with secrets
         self._read_progress = read_progress
         self._watch = Watch(limits, self._progress.last_step)
         self._absences: dict[Scheduler, Absence] = {}
         self._pause = limits.first_poll
+        # the time of the last poll; the first poll is due at once
         self._polled = now() - timedelta(days=1)
 
     def run(
-        self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
+        self,
+        specs: Sequence[JobSpec],
+        on_job_end: OnJobEnd,
+        begin: ListFirstJobs | None = None,
     ) -> None:
         """Submit jobs and their follow-ups, and return when all have ended.
 
-        `begin` returns the jobs to submit first, if not all of `specs`. `finished` may
-        get a job of status UNKNOWN, whose record was lost: only its log shows how it
-        ended. Raises LaunchError if a scheduler does not answer for too long; its jobs
+        `begin` returns the jobs to submit first, if not all of `specs`. `on_job_end`
+        may get a job of status UNKNOWN, whose record was lost: only its log shows how
+        it ended. Raises LaunchError if a scheduler does not answer for too long; its jobs
         keep running.
         """
-        self._finished = finished
+        self._on_job_end = on_job_end
         self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
     def resume(
-        self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
+        self,
+        specs: Sequence[JobSpec],
+        on_job_end: OnJobEnd,
+        begin: ListFirstJobs | None = None,
     ) -> None:
         """Continue the session that the journal resumed, until all jobs have ended.
 
-        Jobs that ended are passed to `finished` again, running jobs are followed, and
+        Jobs that ended are passed to `on_job_end` again, running jobs are followed, and
         only jobs that were certainly not submitted are submitted. `specs` contain the
         secrets, which the journal does not store, and configurations that the session
         had not reached.
         """
-        self._finished = finished
-        ended = self._restore_jobs(specs)
-        for job in ended:
-            self._enqueue(finished(job, explain_job_end(job)))
+        self._on_job_end = on_job_end
+        for job in self._restore_jobs(specs):
+            self._enqueue(on_job_end(job, explain_job_end(job)))
         self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
@@ -174,12 +181,12 @@ class Engine:
         if resumed:
             self._restore_jobs(specs)
         self._enqueue(NextJob(spec) for spec in specs)
-        while self._queue or self._intended:
+        while self._queue or self._unconfirmed:
             if self._submit_next():
                 continue
-            if not self._intended:
+            if not self._unconfirmed:  # no slot is free, and none will become free
                 break
-            self._wait()
+            self._wait()  # for a scheduler that does not answer
         return tuple(queued.spec for queued in self._queue)
 
     def _restore_jobs(self, specs: Sequence[JobSpec]) -> list[Job]:
@@ -187,7 +194,7 @@ class Engine:
         for spec in specs:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
-        live = {job.number for job in self._journal.list_live()}
+        live_numbers = {job.number for job in self._journal.list_live()}
         jobs = [
             self._restore_secrets(job)
             for job in self._journal.list_jobs()
@@ -196,15 +203,16 @@ class Engine:
         self._identities = {job.identity for job in jobs}
         self._resumed_identities = frozenset(self._identities)
         self._jobs = {job.number: job for job in jobs}
+        ended = []
         for job in jobs:
-            if job.number in live and job.job_id:
+            if job.number not in live_numbers:
+                ended.append(job)
+            elif job.job_id:
                 self._live[job.number] = job
-            elif job.number in live:
-                self._intended.append(job)
+            else:
+                self._unconfirmed.append(job)
         self._report(f"resumed: {summarize(jobs)}")
-        return sorted(
-            (job for job in jobs if job.number not in live), key=is_allocation
-        )  # allocations after the runs in them
+        return sorted(ended, key=is_allocation)  # allocations after the runs in them
 
     def cancel(self) -> tuple[str, ...]:
         """Cancel all unfinished jobs of this session, and wait for their end.
@@ -215,23 +223,21 @@ class Engine:
         to_cancel: list[Job] = []
         uncertain: list[str] = []
         for job in self._journal.list_live():
+            if job.job_id:
+                to_cancel.append(job)
+                continue
             try:
-                submitted = (
-                    job
-                    if job.job_id
-                    else self._await_submission(self._restore_job(job))
-                )
+                submitted = self._await_submission(self._restore_job(job))
                 if submitted:
                     to_cancel.append(submitted)
             except LaunchError as error:
                 self._report(str(error))
-                recorded = next(
-                    other
-                    for other in self._journal.list_jobs()
-                    if other.number == job.number
-                )
-                if recorded.job_id:  # found, but its record could not be written
-                    to_cancel.append(recorded)
+                jobs_by_number = {
+                    recorded.number: recorded for recorded in self._journal.list_jobs()
+                }
+                recorded_job = jobs_by_number[job.number]
+                if recorded_job.job_id:  # found, but its record could not be written
+                    to_cancel.append(recorded_job)
                 else:
                     uncertain.append(job.spec.case_id)
         still_running = self._cancel_jobs(to_cancel)
@@ -247,13 +253,14 @@ class Engine:
         running = {job.number: job for job in jobs}
         problem = self._ask_to_cancel(running.values())
         last_problem = ""
-        waited, pause = 0.0, 0.25
+        waited, pause = 0.0, FIRST_CANCEL_PAUSE
         while running and waited < CANCEL_SECONDS:
             if problem and problem != last_problem:
                 self._report(problem)
                 last_problem = problem
             self._sleep(pause)
-            waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
+            waited += pause
+            pause = min(pause * PAUSE_GROWTH, LONGEST_CANCEL_PAUSE)
             self._record_cancelled(running)
             problem = self._ask_to_cancel(running.values()) if problem else ""
         return tuple(job.job_id for job in running.values())
@@ -269,7 +276,7 @@ class Engine:
         return "\n".join(filter(None, problems))
 
     def _record_cancelled(self, running: dict[int, Job]) -> None:
-        """Record the jobs that have ended, and remove them from `running`."""
+        """Record the cancelled jobs that have ended, and remove them from `running`."""
         for scheduler, jobs in self._schedulers.group(running.values()).items():
             try:
                 statuses = scheduler.poll(jobs)
@@ -284,6 +291,10 @@ class Engine:
     # --- submitting -------------------------------------------------------------------
 
     def _enqueue(self, jobs: Iterable[NextJob]) -> None:
+        """Queue jobs for submission, except those that a resumed session already has.
+
+        Raises ValueError if this session already has such a job.
+        """
         for job in jobs:
             self._schedulers.find(job.spec)  # raises if there is no such scheduler
             if job.identity not in self._identities:
@@ -296,41 +307,40 @@ class Engine:
 
     def _submit_next(self) -> bool:
         """Submit or recover one job if possible; return True if a job was handled."""
-        for _ in range(len(self._intended)):
-            job = self._intended.popleft()
+        for _ in range(len(self._unconfirmed)):
+            job = self._unconfirmed.popleft()
+            # a scheduler that did not answer is asked again after a pause
             if not self._find_absence(job.spec).is_silent or self._is_poll_due():
                 self._recover(job)
                 return True
-            self._intended.append(job)
+            self._unconfirmed.append(job)
         if self._follow_only:
             self._drop_queue()
             return False
         for index, queued in enumerate(self._queue):
             if self._has_room(queued.spec):
                 del self._queue[index]
-                self._submit(
-                    self._journal.intend(
-                        queued.spec, self._now(), queued.attempt, queued.repeat
-                    ),
-                    queued.spec,
+                job = self._journal.intend(
+                    queued.spec, self._now(), queued.attempt, queued.repeat
                 )
+                self._submit(job, queued.spec)
                 return True
         return False
 
     def _has_room(self, spec: JobSpec) -> bool:
         """True if a job may be submitted now: a slot is free and its scheduler answers."""
-        if spec.allocation:
-            return not waits_for_nodes(spec, (*self._queue, *self._intended))
+        if spec.allocation:  # a run in an allocation needs no slot, only its nodes
+            return not waits_for_nodes(spec, (*self._queue, *self._unconfirmed))
         scheduler = self._schedulers.find(spec)
-        live_here = sum(
-            self._schedulers.find(job.spec) is scheduler for job in self._live.values()
-        )
-        if scheduler.at_once is not None and live_here >= scheduler.at_once:
-            return False
-        return (
-            len(self._live) < self._limits.max_jobs
-            and not self._find_absence(spec).is_silent
-        )
+        if scheduler.at_once is not None:
+            live_on_scheduler = sum(
+                self._schedulers.find(job.spec) is scheduler
+                for job in self._live.values()
+            )
+            if live_on_scheduler >= scheduler.at_once:
+                return False
+        has_free_slot = len(self._live) < self._limits.max_jobs
+        return has_free_slot and not self._find_absence(spec).is_silent
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
         """Submit a planned job, and record the result.
@@ -338,36 +348,35 @@ class Engine:
         A job beyond the GPU-hours is recorded as unaffordable. A job whose scheduler is
         silent is tried again later.
         """
-        job = replace(
-            job, spec=replace(spec, digests=())
-        )  # the job of the journal has no secrets
+        # the job of the journal has no secrets
+        job = replace(job, spec=replace(spec, digests=()))
         self._jobs[job.number] = job
         if reason := self._admit(job):
             self._identities.discard(job.identity)  # the job may be planned again
-            self._dispatch(
-                self._record_failure(
-                    job, SubmissionState.UNAFFORDABLE, f"not submitted: {reason}"
-                )
+            unaffordable_job = self._record_failure(
+                job, SubmissionState.UNAFFORDABLE, f"not submitted: {reason}"
             )
+            self._dispatch(unaffordable_job)
             return
         try:
             self._record_submission(job, self._submitter.submit(job))
         except SchedulerAway as error:
             self._record_silence(job, error)
-            self._intended.append(job)
+            self._unconfirmed.append(job)
         except SubmitError as error:
             self._record_refusal(job, error)
 
     def _recover(self, job: Job) -> None:
         """Find the submission of a planned job without a recorded job id.
 
-        The job is submitted again only if it certainly was not submitted.
+        The job is submitted again only if it certainly was not submitted, and never if
+        the session only collects. A job whose scheduler is silent is tried again later.
         """
         try:
             submission = self._submitter.recover(job)
         except SchedulerAway as error:
             self._record_silence(job, error)
-            self._intended.append(job)
+            self._unconfirmed.append(job)
         except SubmitError as error:
             self._record_refusal(job, error)
         else:
@@ -387,20 +396,16 @@ class Engine:
         """
         self._record_failure(job, SubmissionState.SUPERSEDED)
         del self._jobs[job.number]
-        self._submit(
-            self._journal.intend(job.spec, self._now(), job.attempt, job.repeat),
-            job.spec,
-        )
+        new_job = self._journal.intend(job.spec, self._now(), job.attempt, job.repeat)
+        self._submit(new_job, job.spec)
 
     def _record_submission(self, job: Job, submission: Submission) -> Job:
         """Record the id and folder of a submitted job, and follow the job."""
         self._record_answer(job)
-        submitted = replace(
-            self._journal.record_submission(
-                job.number, submission.job_id, submission.folder, self._now()
-            ),
-            spec=job.spec,
+        recorded = self._journal.record_submission(
+            job.number, submission.job_id, submission.folder, self._now()
         )
+        submitted = replace(recorded, spec=job.spec)  # with its secrets
         self._jobs[job.number] = self._live[job.number] = submitted
         self._progress.report_submitted(submitted, self._now())
         # a burst of submissions must not cause a poll of all jobs after each of them
@@ -409,31 +414,30 @@ class Engine:
         return submitted
 
     def _record_refusal(self, job: Job, error: SubmitError) -> None:
-        self._dispatch(
-            replace(self._record_failure(job, error.state, str(error)), spec=job.spec)
-        )
+        """Record a job that could not be submitted, and queue its follow-ups."""
+        refused = self._record_failure(job, error.state, str(error))
+        self._dispatch(replace(refused, spec=job.spec))
 
     def _record_failure(self, job: Job, state: SubmissionState, text: str = "") -> Job:
+        """Record in the journal that a job was not submitted. Returns the new record."""
         return self._journal.record_failure(
             job.number, describe_problem(state, text), self._now(), state
         )
 
     def _drop_queue(self) -> None:
+        """Drop and report the queued jobs of a session that only collects."""
         while self._queue:
             queued = self._queue.popleft()
-            attempt = (
-                f" (run {queued.repeat}, attempt {queued.attempt})"
-                if (queued.repeat, queued.attempt) != (1, 1)
-                else ""
-            )
-            self._report(
-                f"{queued.spec.case_id}{attempt} is not submitted: --llmb-collect submits nothing"
-            )
+            is_first = queued.repeat == 1 and queued.attempt == 1
+            attempt = f" (run {queued.repeat}, attempt {queued.attempt})"
+            name = queued.spec.case_id + ("" if is_first else attempt)
+            self._report(f"{name} is not submitted: --llmb-collect submits nothing")
 
     # --- following --------------------------------------------------------------------
 
     def _follow(self) -> None:
-        while self._queue or self._intended or self._live:
+        """Submit and poll until no job is queued, unconfirmed or live."""
+        while self._queue or self._unconfirmed or self._live:
             submitted = self._submit_next()
             if self._is_poll_due():
                 self._poll()
@@ -441,18 +445,23 @@ class Engine:
                 self._wait()
 
     def _is_poll_due(self) -> bool:
+        """True if the pause after the last poll has passed."""
         elapsed = (self._now() - self._polled).total_seconds()
-        return (
-            not 0 <= elapsed < self._pause
-        )  # polling must continue if the clock was set back
+        is_in_pause = 0 <= elapsed < self._pause  # negative: the clock was set back
+        return not is_in_pause
 
     def _wait(self) -> None:
+        """Sleep until the next poll is due."""
         elapsed = (self._now() - self._polled).total_seconds()
-        self._sleep(max(0.01, min(self._pause - elapsed, self._limits.longest_poll)))
+        remaining = min(self._pause - elapsed, self._limits.longest_poll)
+        self._sleep(max(0.01, remaining))
 
     def _poll(self) -> None:
-        """Poll each scheduler once for all of its jobs, and apply the answers."""
-        has_moved, poll_seconds = False, 0.0
+        """Poll each scheduler once for all of its jobs, and apply the answers.
+
+        Then choose the next pause: short after a change, else longer than the last.
+        """
+        has_change, poll_seconds = False, 0.0
         for scheduler, jobs in self._schedulers.group(self._live.values()).items():
             started = self._now()
             try:
@@ -462,11 +471,11 @@ class Engine:
                 continue
             poll_seconds += (self._now() - started).total_seconds()
             self._record_answer(jobs[0])
-            has_moved |= self._apply_answers(scheduler, jobs, statuses)
+            has_change |= self._apply_answers(scheduler, jobs, statuses)
         self._polled = self._now()
-        pause = self._limits.first_poll if has_moved else self._pause * 1.5
+        pause = self._limits.first_poll if has_change else self._pause * PAUSE_GROWTH
         self._pause = min(max(pause, PAUSES * poll_seconds), self._limits.longest_poll)
-        waiting = len(self._queue) + len(self._intended)
+        waiting = len(self._queue) + len(self._unconfirmed)
         self._progress.update(list(self._jobs.values()), waiting, self._now())
 
     def _apply_answers(
@@ -479,29 +488,31 @@ class Engine:
 
         Returns True if a job changed its state.
         """
-        logs = self._read_logs(jobs, statuses)
-        with (
-            self._journal.write_together()
-        ):  # on slow disks, a single write takes as long as the poll
-            answers = [
-                self._apply_answer(job, statuses.get(job.number), logs.get(job.number))
+        log_progress = self._read_logs(jobs, statuses)
+        # on slow disks, a single write takes as long as the poll
+        with self._journal.write_together():
+            polled_jobs = [
+                self._apply_answer(
+                    job, statuses.get(job.number), log_progress.get(job.number)
+                )
                 for job in jobs
             ]
-        cancels = self._limits.stalls.cancels
-        for (
-            answer
-        ) in answers:  # report only recorded changes, so that a resumed session agrees
+        # report only recorded changes, so that a resumed session agrees
+        for polled in polled_jobs:
             self._progress.report_change(
-                answer.job, answer.before, self._now(), cancels=cancels
+                polled.job,
+                polled.previous_status,
+                self._now(),
+                cancels=self._limits.stalls.cancels,
             )
         for job in jobs:
             if job.number not in self._live:
                 self._dispatch(self._jobs[job.number])
-        to_cancel = [answer.job for answer in answers if answer.cancel]
+        to_cancel = [polled.job for polled in polled_jobs if polled.is_to_cancel]
         problem = scheduler.cancel(to_cancel) if to_cancel else ""
         if problem:
             self._report(problem)
-        return any(answer.moved for answer in answers)
+        return any(polled.has_changed_state for polled in polled_jobs)
 
     def _read_logs(
         self, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]
@@ -512,42 +523,50 @@ class Engine:
         """
         if self._read_progress is None:
             return {}
-        return {
-            job.number: self._read_progress(replace(job, status=status))
-            for job in jobs
-            if (status := statuses.get(job.number))
-            and (status.phase is Phase.RUNNING or status.state == "TIMEOUT")
-        }
+        progress = {}
+        for job in jobs:
+            status = statuses.get(job.number)
+            if status is None:
+                continue
+            if status.phase is Phase.RUNNING or status.state == "TIMEOUT":
+                polled_job = replace(job, status=status)
+                progress[job.number] = self._read_progress(polled_job)
+        return progress
 
     def _apply_answer(
         self, job: Job, status: JobStatus | None, log: LogProgress | None
     ) -> _PolledJob:
-        """Record the answer of a poll for one job."""
+        """Record the answer of a poll for one job: its end, or its new status.
+
+        `status` is None if the poll returned none, `log` if the log was not read.
+        """
         now = self._now()
         decision = self._watch.decide(job, status, now, log)
-        previous, moved = job.status, has_moved_on(job.status, decision.status)
-        if decision.ended and decision.status:
-            text = explain_job_end(replace(job, status=decision.status)).text
+        previous_status, new_status = job.status, decision.status
+        if decision.ended and new_status:
+            text = explain_job_end(replace(job, status=new_status)).text
             del self._live[job.number]
-            job = replace(
-                self._journal.record_end(job.number, decision.status, text, now),
-                spec=job.spec,
-            )
+            recorded = self._journal.record_end(job.number, new_status, text, now)
+            job = replace(recorded, spec=job.spec)  # with its secrets
             self._jobs[job.number] = job
-            return _PolledJob(job, previous, moved=True)
-        if differs(previous, decision.status) and decision.status:
-            job = replace(
-                self._journal.record_status(job.number, decision.status), spec=job.spec
-            )
+            return _PolledJob(job, previous_status, has_changed_state=True)
+        if new_status and differs(previous_status, new_status):
+            recorded = self._journal.record_status(job.number, new_status)
+            job = replace(recorded, spec=job.spec)
             self._jobs[job.number] = self._live[job.number] = job
-        return _PolledJob(job, previous, moved=moved, cancel=decision.cancel)
+        return _PolledJob(
+            job,
+            previous_status,
+            has_changed_state=has_moved_on(previous_status, new_status),
+            is_to_cancel=decision.cancel,
+        )
 
     def _dispatch(self, job: Job) -> None:
         """Report a job that ended or was refused, and queue its follow-ups."""
         end = explain_job_end(job)
         self._jobs[job.number] = job
         self._progress.report_ended(job, end, self._now())
-        self._enqueue(self._finished(job, end))
+        self._enqueue(self._on_job_end(job, end))
 
     def _await_submission(self, job: Job) -> Job | None:
         """Wait for a submission in progress, and return its job.
@@ -576,39 +595,49 @@ class Engine:
 
         The journal does not store secrets.
         """
-        fresh = self._specs.get(job.spec.case_id)
-        values = dict(fresh.environment) if fresh else {}
-        stored = job.spec.environment
-        pairs = tuple(
-            (name, values.get(name, value) if value == MASK else value)
-            for name, value in stored
-        )
-        return replace(job, spec=replace(job.spec, environment=pairs))
+        planned_spec = self._specs.get(job.spec.case_id)
+        known_values = dict(planned_spec.environment) if planned_spec else {}
+        environment = []
+        for name, value in job.spec.environment:
+            known_value = known_values.get(name, value)
+            environment.append((name, known_value if value == MASK else value))
+        return replace(job, spec=replace(job.spec, environment=tuple(environment)))
 
     def _find_absence(self, spec: JobSpec) -> Absence:
+        """Return the record of the times without an answer of a job's scheduler."""
         scheduler = self._schedulers.find(spec)
         return self._absences.setdefault(
             scheduler, Absence(scheduler.name, self._limits.away_seconds)
         )
 
     def _record_silence(self, job: Job, error: SchedulerAway) -> None:
+        """Record and report that a job's scheduler did not answer.
+
+        Raises LaunchError if it has not answered for too long.
+        """
         self._polled = self._now()  # wait before the next try
-        self._pause = min(self._pause * 1.5, self._limits.longest_poll)
-        if text := self._find_absence(job.spec).record_silence(
-            str(error), self._polled
-        ):
-            self._report(text)
+        self._pause = min(self._pause * PAUSE_GROWTH, self._limits.longest_poll)
+        absence = self._find_absence(job.spec)
+        message = absence.record_silence(str(error), self._polled)
+        if message:
+            self._report(message)
 
     def _record_answer(self, job: Job) -> None:
-        if silent_seconds := self._find_absence(job.spec).record_answer(self._now()):
-            scheduler = self._schedulers.find(job.spec)
-            same_scheduler = [
-                other
-                for other in self._live.values()
-                if self._schedulers.find(other.spec) is scheduler
-            ]
-            self._watch.exclude_pause(silent_seconds, same_scheduler)
-            self._report(f"{scheduler.name} answers again")
+        """Record that a job's scheduler answered.
+
+        The time without answers before it does not count for the jobs of the scheduler.
+        """
+        silent_seconds = self._find_absence(job.spec).record_answer(self._now())
+        if not silent_seconds:
+            return
+        scheduler = self._schedulers.find(job.spec)
+        jobs_of_scheduler = [
+            live_job
+            for live_job in self._live.values()
+            if self._schedulers.find(live_job.spec) is scheduler
+        ]
+        self._watch.exclude_pause(silent_seconds, jobs_of_scheduler)
+        self._report(f"{scheduler.name} answers again")
 
     def _report(self, text: str) -> None:
         self._progress.report(text, self._now())
