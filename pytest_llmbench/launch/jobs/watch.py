@@ -45,7 +45,7 @@ from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 # A job is stalled after this many times its slowest gap between two steps, but not before
-# SHORTEST_LIMIT.
+# SHORTEST_LIMIT (seconds).
 GAPS = 20
 SHORTEST_LIMIT = 600.0
 # The limit before the first step: importing an image, building data, NCCL, XLA
@@ -57,18 +57,22 @@ CANCEL = 2.0  # a stalled job is cancelled at this multiple of its limit
 # poll may take as long.
 LONGEST_INTERVAL = 120.0
 
-# The longest time that a job may run, and the multiple of its estimate plus its start,
-# unless its time limit is longer.
-LONGEST_RUN, ESTIMATES, LONGEST_START = 7200.0, 4.0, 3600.0
+# A job may run for this many times its estimate, plus the time for its start, but at
+# least for SHORTEST_RUN_LIMIT (see `limit_running`).
+ESTIMATE_FACTOR, START_ALLOWANCE, SHORTEST_RUN_LIMIT = 4.0, 3600.0, 7200.0
+
+SECONDS_PER_HOUR = 3600.0
 
 ReadProgress = Callable[[Job], LogProgress]
 
 
 @dataclass(slots=True)
 class _StallMemory:
+    """The progress of one start of a job, as of the last observation."""
+
     restarts: int
-    observed: datetime
-    marks: tuple[int, ...]
+    observed: datetime  # the time of the last observation
+    marks: tuple[int, ...]  # change with any progress in the log
     steps: int
     has_stepped: bool  # True if the job made a step since its last start
     starting: bool  # True if a process started after the last step
@@ -99,26 +103,25 @@ class StallWatch:
         """Update the state of a running job, and return its stall or None."""
         memory = self._memories.get(job.number)
         if memory is None or memory.restarts != status.restarts:
-            memory = self._memories[job.number] = self._begin(
+            memory = self._memories[job.number] = self._start_tracking(
                 job, status, progress, now
             )
-        elapsed = min(
-            max((now - memory.observed).total_seconds(), 0.0), LONGEST_INTERVAL
-        )
+        # negative if the clock was set back, long if the session was suspended
+        elapsed = (now - memory.observed).total_seconds()
+        elapsed = min(max(elapsed, 0.0), LONGEST_INTERVAL)
         memory.observed = now
-        if (
-            progress.problem or status.state != "RUNNING"
-        ):  # unreadable log, suspended job, or a job about to end
+        # unreadable log, suspended job, or a job about to end
+        if progress.problem or status.state != "RUNNING":
             return memory.stall
-        memory.idle, memory.observed_idle = (
-            memory.idle + elapsed,
-            memory.observed_idle + elapsed,
-        )
+        memory.idle += elapsed
+        memory.observed_idle += elapsed
         memory.since_step += elapsed
-        if progress.path is not None and progress.marks != memory.marks:
+        if _has_new_progress(memory, progress):
             _record_progress(memory, progress)
         limit = self._find_limit(job, memory, progress)
-        if memory.idle < limit or (progress.prints_late and not progress.steps):
+        # a framework that prints its steps late cannot stall before it prints the first
+        is_silent_by_design = progress.prints_late and not progress.steps
+        if memory.idle < limit or is_silent_by_design:
             memory.stall = None
         elif memory.stall is None:
             memory.stall = self._describe(
@@ -136,39 +139,31 @@ class StallWatch:
         Only time observed by this session counts towards the limit, because the clock
         of a file system may differ.
         """
+        if progress.problem or not self._limits.cancels:
+            return None
         memory = self._memories.get(job.number)
-        if (
-            memory is None
-            or memory.stall is None
-            or not self._limits.cancels
-            or progress.problem
-        ):
+        if memory is None or memory.stall is None:
             return None
         limit = self._find_limit(job, memory, progress)
-        is_over = memory.idle >= CANCEL * limit and memory.observed_idle >= limit
-        return (
-            replace(memory.stall, seconds=memory.idle, cancelled=True)
-            if is_over
-            else None
-        )
+        if memory.idle < CANCEL * limit or memory.observed_idle < limit:
+            return None
+        return replace(memory.stall, seconds=memory.idle, cancelled=True)
 
     def find_final_stall(
         self, job: Job, status: JobStatus, progress: LogProgress | None
     ) -> Stall | None:
         """Return the stall of a job that hit its time limit, or None."""
-        memory = self._memories.get(job.number)
         if progress is None:
             return None
+        memory = self._memories.get(job.number)
         if memory is not None and memory.restarts == status.restarts:
-            has_progress = progress.path is not None and progress.marks != memory.marks
-            return (
-                None
-                if has_progress or memory.stall is None
-                else replace(memory.stall, seconds=memory.idle)
-            )
-        earlier = job.status.stall if job.status else None
-        if earlier and earlier.done == self._get_step(job, status)[0]:
-            return earlier
+            if memory.stall is None or _has_new_progress(memory, progress):
+                return None
+            return replace(memory.stall, seconds=memory.idle)
+        # this session did not observe its last start
+        recorded_stall = job.status.stall if job.status else None
+        if recorded_stall and self._is_at_same_step(recorded_stall, job, status):
+            return recorded_stall
         return self._find_unobserved(job, status, progress)
 
     def _find_unobserved(
@@ -181,31 +176,38 @@ class StallWatch:
         """
         if progress.problem or progress.prints_late or status.elapsed_seconds is None:
             return None
-        slowest = min(progress.slowest_seconds, status.elapsed_seconds)
-        seconds = status.elapsed_seconds - progress.taken_seconds
-        if seconds < CANCEL * (START_SECONDS + GAPS * slowest):
+        slowest_gap = min(progress.slowest_seconds, status.elapsed_seconds)
+        seconds_outside_steps = status.elapsed_seconds - progress.taken_seconds
+        if seconds_outside_steps < CANCEL * (START_SECONDS + GAPS * slowest_gap):
             return None
         return self._describe(
-            job, status, seconds, progress, has_stepped=progress.steps > 0
+            job,
+            status,
+            seconds_outside_steps,
+            progress,
+            has_stepped=progress.steps > 0,
         )
 
-    def _begin(
+    def _start_tracking(
         self, job: Job, status: JobStatus, progress: LogProgress, now: datetime
     ) -> _StallMemory:
-        """Start tracking a job, from its running time and the last change of its log."""
+        """Start tracking a job, from its running time and the last change of its log.
+
+        Also continues a stall that an earlier session recorded.
+        """
         running_seconds = status.elapsed_seconds
-        if running_seconds is None:
-            running_seconds = (
-                (now - status.started).total_seconds() if status.started else 0.0
-            )
-        running_seconds = max(running_seconds, 0.0)
+        if running_seconds is None and status.started:
+            running_seconds = (now - status.started).total_seconds()
+        running_seconds = max(running_seconds or 0.0, 0.0)
         # the log of a requeued job may contain the steps of its earlier start
         has_stepped = progress.steps > 0 and not status.restarts
+        slowest_gap = 0.0
+        if has_stepped:
+            slowest_gap = min(progress.slowest_seconds, running_seconds)
         idle = running_seconds
         if progress.steps and progress.modified:
-            idle = min(
-                max((now - progress.modified).total_seconds(), 0.0), running_seconds
-            )
+            seconds_unmodified = (now - progress.modified).total_seconds()
+            idle = min(max(seconds_unmodified, 0.0), running_seconds)
         memory = _StallMemory(
             restarts=status.restarts,
             observed=now,
@@ -215,19 +217,14 @@ class StallWatch:
             starting=progress.starting,
             idle=idle,
             since_step=idle,
-            slowest_gap=min(progress.slowest_seconds, running_seconds)
-            if has_stepped
-            else 0.0,
+            slowest_gap=slowest_gap,
         )
-        earlier = (
-            job.status.stall
-            if job.status and job.status.restarts == status.restarts
-            else None
-        )
-        if (
-            earlier and earlier.done == self._get_step(job, status)[0]
-        ):  # an earlier session observed the stall
-            memory.stall, memory.idle = earlier, max(idle, earlier.seconds)
+        recorded = job.status
+        if recorded is None or recorded.restarts != status.restarts:
+            return memory
+        stall = recorded.stall  # an earlier session observed it
+        if stall and self._is_at_same_step(stall, job, status):
+            memory.stall, memory.idle = stall, max(idle, stall.seconds)
         return memory
 
     def _find_limit(
@@ -241,8 +238,9 @@ class StallWatch:
         is_starting = (
             not memory.slowest_gap or progress.starting or progress.path is None
         )
-        is_slow = is_starting or job.spec.purpose is not Purpose.MEASURE
-        return max(START_SECONDS if is_slow else 0.0, memory.limit_between_steps)
+        if is_starting or job.spec.purpose is not Purpose.MEASURE:
+            return max(START_SECONDS, memory.limit_between_steps)
+        return memory.limit_between_steps
 
     def _describe(
         self,
@@ -257,35 +255,46 @@ class StallWatch:
         done, total = self._get_step(job, status) if has_stepped else (0, None)
         if not has_stepped or progress.starting:
             position = StallPosition.START
+        elif total and done >= total:
+            position = StallPosition.END
         else:
-            position = (
-                StallPosition.END if total and done >= total else StallPosition.STEPS
-            )
+            position = StallPosition.STEPS
         log = str(progress.path or progress.place)
         return Stall(
             position, seconds, done, total, log, found=progress.path is not None
         )
 
     def _get_step(self, job: Job, status: JobStatus) -> tuple[int, int | None]:
-        step = self._last_step(
-            replace(job, status=status)
-        )  # a requeued job may write another log
-        return (step[0], step[1]) if step else (0, None)
+        """Return the last step of a job and the number of its steps (None: unknown)."""
+        # with the new status, because a requeued job may write another log
+        last_step = self._last_step(replace(job, status=status))
+        if last_step is None:
+            return 0, None
+        done, total, _seconds_per_step = last_step
+        return done, total
+
+    def _is_at_same_step(self, stall: Stall, job: Job, status: JobStatus) -> bool:
+        """True if a job made no step since a stall was recorded."""
+        done, _ = self._get_step(job, status)
+        return stall.done == done
+
+
+def _has_new_progress(memory: _StallMemory, progress: LogProgress) -> bool:
+    """True if the log shows progress since the last observation."""
+    return progress.path is not None and progress.marks != memory.marks
 
 
 def _record_progress(memory: _StallMemory, progress: LogProgress) -> None:
     """Record progress; if it is a step, also the gap before it."""
-    if progress.steps > memory.steps:  # fewer steps: another log, as after a requeue
+    # fewer steps than before are no progress: another log, as after a requeue
+    if progress.steps > memory.steps:
         if not memory.has_stepped:  # several steps at once: the log is written rarely
             memory.slowest_gap = min(memory.since_step, progress.taken_seconds)
         elif not memory.starting:
             memory.slowest_gap = max(memory.slowest_gap, memory.since_step)
         memory.has_stepped, memory.since_step = True, 0.0
-    memory.marks, memory.steps, memory.starting = (
-        progress.marks,
-        progress.steps,
-        progress.starting,
-    )
+    memory.marks, memory.steps = progress.marks, progress.steps
+    memory.starting = progress.starting
     memory.idle = memory.observed_idle = 0.0
 
 
@@ -297,28 +306,29 @@ def describe_stall(stall: Stall) -> str:
     return f"stalled for {duration} {describe_position(stall)} ({Path(stall.log).name})"
 
 
-def limit_running(spec: JobSpec, status: JobStatus) -> float:
+def find_running_limit(spec: JobSpec, status: JobStatus) -> float:
     """Return the seconds that a job may run.
 
-    This is the largest of LONGEST_RUN, its time limit, and a multiple of its estimate
-    plus LONGEST_START.
+    This is the largest of SHORTEST_RUN_LIMIT, the time limit of the job, and
+    ESTIMATE_FACTOR times its estimate plus START_ALLOWANCE.
     """
-    estimate = 3600.0 * spec.gpu_hours / max(spec.occupied_gpus, 1)
-    return max(
-        LONGEST_RUN, ESTIMATES * estimate + LONGEST_START, status.limit_seconds or 0.0
-    )
+    gpus = max(spec.occupied_gpus, 1)
+    estimated_seconds = SECONDS_PER_HOUR * spec.gpu_hours / gpus
+    limit_by_estimate = ESTIMATE_FACTOR * estimated_seconds + START_ALLOWANCE
+    return max(SHORTEST_RUN_LIMIT, limit_by_estimate, status.limit_seconds or 0.0)
 
 
 # --- decisions after each poll ------------------------------------------------------
 
 
 BLOCKED_SECONDS = 10.0  # a permanent reason must persist for this time, poll after poll
-GONE_SECONDS = (
-    600.0  # the same for the nodes of an A/B or a search: a node may come back
-)
+# the same for the nodes of an A/B or a search: a node may come back
+GONE_SECONDS = 600.0
 
-CANCEL_AGAIN_SECONDS = 60.0
-TELL_AGAIN_SECONDS = 300.0
+CANCEL_AGAIN_SECONDS = (
+    60.0  # a job that does not end is cancelled again after this time
+)
+REPORT_AGAIN_SECONDS = 300.0  # between two messages that a scheduler does not answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,9 +338,8 @@ class Limits:
     max_jobs: int = 100
     pending_seconds: float | None = None
     node_check_seconds: float = 3600.0  # the same for jobs that check nodes
-    running_seconds: float | None = (
-        None  # None: from the job's own estimate, if stalls are cancelled
-    )
+    # None: from the job's own estimate, if stalls are cancelled
+    running_seconds: float | None = None
     stalls: StallLimits = field(default_factory=StallLimits)
     away_seconds: float = 1800.0  # a scheduler may fail to answer for this time
     lost_seconds: float = 600.0  # a job may have no record for this time
@@ -349,14 +358,14 @@ class PollDecision:
 
 @dataclass(slots=True)
 class _JobMemory:
+    """The phase of a job as of the last poll, and the reason it was given up."""
+
     phase: Phase
     phase_since: datetime  # the start of its phase
     last_seen: datetime  # the last poll that returned a record of it
-    blocked_since: datetime | None = (
-        # since when it cannot start, or its nodes are gone
-        None
-    )
-    is_stuck: bool = False  # True if it cannot start
+    # since when it cannot start, or its nodes are gone
+    blocked_since: datetime | None = None
+    is_stuck: bool = False  # True if it cannot start, False if its nodes are gone
     given_up: str = ""  # the reason it was given up
     stall: Stall | None = None  # the stall it was given up for
     cancelled_at: datetime | None = None
@@ -377,9 +386,8 @@ class Watch:
         self._limits = limits
         self._stalls = StallWatch(limits.stalls, last_step)
         self._memories: dict[int, _JobMemory] = {}
-        self._cancelled_allocations: dict[
-            str, str
-        ] = {}  # by the id of an allocation: the run it was cancelled with, and why
+        # by the id of an allocation: the run it was cancelled with, and why
+        self._cancelled_allocations: dict[str, str] = {}
 
     def decide(
         self,
@@ -393,32 +401,28 @@ class Watch:
         `status` is None if the poll returned no status, `progress` if the log was not
         read.
         """
-        memory = self._memories.setdefault(
-            job.number, _JobMemory(Phase.UNKNOWN, now, now)
-        )
-        if job.spec.purpose in STEPLESS:
+        first_memory = _JobMemory(Phase.UNKNOWN, phase_since=now, last_seen=now)
+        memory = self._memories.setdefault(job.number, first_memory)
+        if job.spec.purpose in STEPLESS:  # its log contains no steps
             progress = None
         if status is None or status.phase is Phase.UNKNOWN:
             return self._decide_unknown(job, memory, now)
         memory.update(status, now)
         if status.phase is Phase.ENDED:
-            return PollDecision(
-                self._explain_ended(job, status, memory, progress), ended=True
-            )
+            explained = self._explain_ended(job, status, memory, progress)
+            return PollDecision(explained, ended=True)
         if status.phase is Phase.WAITING:
             self._stalls.forget(job)
         elif progress is not None:
-            status = replace(
-                status, stall=self._stalls.observe(job, status, progress, now)
-            )
-            final_stall = self._stalls.find_stall_to_cancel(job, progress)
-            if final_stall and not memory.given_up:
-                memory.given_up, memory.stall = describe_stall(final_stall), final_stall
+            stall = self._stalls.observe(job, status, progress, now)
+            status = replace(status, stall=stall)
+            stall_to_cancel = self._stalls.find_stall_to_cancel(job, progress)
+            if stall_to_cancel and not memory.given_up:
+                memory.given_up = describe_stall(stall_to_cancel)
+                memory.stall = stall_to_cancel
         if not memory.given_up:
-            memory.given_up, memory.stall = (
-                self._find_give_up_reason(job, status, memory, now),
-                status.stall,
-            )
+            memory.given_up = self._find_give_up_reason(job, status, memory, now)
+            memory.stall = status.stall
         if not memory.given_up:
             return PollDecision(status)
         return self._cancel_job(job, replace(status, stall=memory.stall), memory, now)
@@ -432,34 +436,31 @@ class Watch:
     ) -> JobStatus:
         """Add our reason for cancelling an ended job, or its stall, to its status."""
         if status.state == "TIMEOUT":
-            return replace(
-                status, stall=self._stalls.find_final_stall(job, status, progress)
-            )
-        recorded = job.status.stall if job.status else None
-        stall = (
-            recorded if recorded and recorded.cancelled else None
-        )  # cancelled by an earlier session
-        reason = (
-            memory.given_up
-            or self._cancelled_allocations.get(job.job_id, "")
-            or (describe_stall(stall) if stall else "")
-        )
-        if not reason or status.state != "CANCELLED":
+            final_stall = self._stalls.find_final_stall(job, status, progress)
+            return replace(status, stall=final_stall)
+        # a stalled job that an earlier session cancelled
+        recorded_stall = job.status.stall if job.status else None
+        if recorded_stall and not recorded_stall.cancelled:
+            recorded_stall = None
+        reason = memory.given_up or self._cancelled_allocations.get(job.job_id, "")
+        if not reason and recorded_stall:
+            reason = describe_stall(recorded_stall)
+        if not reason or status.state != "CANCELLED":  # not cancelled by us
             return status
-        return replace(_mark_ended_by_us(status, reason), stall=memory.stall or stall)
+        stall = memory.stall or recorded_stall
+        return replace(_mark_ended_by_us(status, reason), stall=stall)
 
     def exclude_pause(self, seconds: float, jobs: Iterable[Job]) -> None:
         """Exclude a pause, in which the scheduler did not answer, from times of jobs."""
         shift = timedelta(seconds=seconds)
         for job in jobs:
-            if memory := self._memories.get(job.number):
-                memory.phase_since, memory.last_seen = (
-                    memory.phase_since + shift,
-                    memory.last_seen + shift,
-                )
-                memory.blocked_since = (
-                    memory.blocked_since and memory.blocked_since + shift
-                )
+            memory = self._memories.get(job.number)
+            if memory is None:
+                continue
+            memory.phase_since += shift
+            memory.last_seen += shift
+            if memory.blocked_since is not None:
+                memory.blocked_since += shift
 
     def _decide_unknown(
         self, job: Job, memory: _JobMemory, now: datetime
@@ -470,16 +471,18 @@ class Watch:
         """
         if (now - memory.last_seen).total_seconds() < self._limits.lost_seconds:
             return PollDecision(job.status)
-        last = job.status or JobStatus(Phase.UNKNOWN, "")
-        lost = replace(last, phase=Phase.UNKNOWN, state="")
-        return PollDecision(
-            _mark_ended_by_us(lost, _describe_lost(job, self._limits)), ended=True
-        )
+        last_status = job.status or JobStatus(Phase.UNKNOWN, "")
+        lost = replace(last_status, phase=Phase.UNKNOWN, state="")
+        lost = _mark_ended_by_us(lost, _describe_lost(job, self._limits))
+        return PollDecision(lost, ended=True)
 
     def _find_give_up_reason(
         self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime
     ) -> str:
-        """Return the reason to give up on a job, or ""."""
+        """Return the reason to give up on a job, or "".
+
+        Reasons: it runs for too long, it can never start, or it waits for too long.
+        """
         seconds = (now - memory.phase_since).total_seconds()
         if status.phase is Phase.RUNNING:
             return self._explain_overrun(job, status, seconds)
@@ -499,7 +502,7 @@ class Watch:
         """Return the reason to cancel a job that has run for too long, or ""."""
         limit = self._limits.running_seconds
         if limit is None and self._limits.stalls.cancels:
-            limit = limit_running(job.spec, status)
+            limit = find_running_limit(job.spec, status)
         if limit is None or seconds <= limit:
             return ""
         return (
@@ -512,24 +515,25 @@ class Watch:
     ) -> str:
         """Return the reason a waiting job will never start, or "".
 
-        The reason must persist for some time.
+        The reason must persist for some time. Jobs on given nodes are also blocked if
+        these nodes are unavailable.
         """
         scheduler = load_scheduler(job.spec.via)
         is_node_job = job.spec.purpose in BESIDE
-        needs_these_nodes = job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
-        stuck = reason = scheduler.explain_stuck(status)
-        if not stuck and (is_node_job or needs_these_nodes):
+        is_trial = job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
+        reason = scheduler.explain_stuck(status)
+        is_stuck = bool(reason)
+        if not is_stuck and (is_node_job or is_trial):
             reason = scheduler.explain_unavailable(status, reserved=is_node_job)
-        since = memory.blocked_since if memory.is_stuck is bool(stuck) else None
-        memory.blocked_since, memory.is_stuck = (
-            (since or now) if reason else None,
-            bool(stuck),
-        )
-        longest = GONE_SECONDS if needs_these_nodes and not stuck else BLOCKED_SECONDS
-        persists = (
-            memory.blocked_since is not None
-            and (now - memory.blocked_since).total_seconds() >= longest
-        )
+        # a reason of the other kind starts a new time
+        since = memory.blocked_since if memory.is_stuck is is_stuck else None
+        memory.is_stuck = is_stuck
+        if not reason:
+            memory.blocked_since = None
+            return ""
+        memory.blocked_since = since or now
+        limit = GONE_SECONDS if is_trial and not is_stuck else BLOCKED_SECONDS
+        persists = (now - memory.blocked_since).total_seconds() >= limit
         return reason if persists else ""
 
     def _cancel_job(
@@ -537,9 +541,10 @@ class Watch:
     ) -> PollDecision:
         """Cancel a job, and cancel it again if it does not end.
 
-        A job that cannot be cancelled is given up.
+        A job that cannot be cancelled is recorded as ended.
         """
         if memory.cancelled_at is None:
+            # from now on, `phase_since` is the time of the first cancelling
             memory.cancelled_at, memory.phase_since = now, now
             if job.spec.allocation:
                 self._cancelled_allocations[job.scheduler_id] = (
@@ -547,16 +552,16 @@ class Watch:
                 )
             return PollDecision(status, cancel=True)
         if (now - memory.phase_since).total_seconds() >= self._limits.lost_seconds:
-            cancel = load_scheduler(job.spec.via).format_cancel([job.scheduler_id])
             text = f"{memory.given_up}; it could not be cancelled and is still {status.state}"
-            text += f": {cancel}" if cancel else ""
+            command = load_scheduler(job.spec.via).format_cancel([job.scheduler_id])
+            if command:
+                text += f": {command}"
             # without its stall: the job may still run, so it must not be retried
-            return PollDecision(
-                _mark_ended_by_us(replace(status, phase=Phase.ENDED, stall=None), text),
-                ended=True,
-            )
+            given_up = replace(status, phase=Phase.ENDED, stall=None)
+            return PollDecision(_mark_ended_by_us(given_up, text), ended=True)
         is_due = (now - memory.cancelled_at).total_seconds() >= CANCEL_AGAIN_SECONDS
-        memory.cancelled_at = now if is_due else memory.cancelled_at
+        if is_due:
+            memory.cancelled_at = now
         return PollDecision(status, cancel=is_due)
 
 
@@ -564,42 +569,45 @@ class Absence:
     """Tracks how long a scheduler has not answered."""
 
     def __init__(self, name: str, away_seconds: float) -> None:
+        """`away_seconds` is the longest time that the scheduler may not answer."""
         self._name = name
-        self._allowed = away_seconds
-        self._since: datetime | None = None
-        self._reported: datetime | None = None
+        self._away_seconds = away_seconds
+        self._silent_since: datetime | None = None  # None: it answers
+        self._reported_at: datetime | None = None  # the last message; None: no message
 
     @property
     def is_silent(self) -> bool:
         """True if the last query was not answered."""
-        return self._since is not None
+        return self._silent_since is not None
 
     def record_silence(self, error: str, now: datetime) -> str:
         """Record that there was no answer, and return the message to print, or "".
 
         Raises LaunchError if the scheduler has not answered for too long.
         """
-        self._since = self._since or now
-        silent_seconds = (now - self._since).total_seconds()
-        if silent_seconds > self._allowed:
+        self._silent_since = self._silent_since or now
+        silent_seconds = (now - self._silent_since).total_seconds()
+        if silent_seconds > self._away_seconds:
             raise LaunchError(
                 f"{self._name} has not answered for {format_duration(silent_seconds)}: {error}\n"
                 "The jobs of this session were not cancelled. Resume it with --llmb-resume when "
                 f"{self._name} answers again"
             )
-        if (
-            self._reported
-            and (now - self._reported).total_seconds() < TELL_AGAIN_SECONDS
-        ):
-            return ""
-        self._reported = now
-        remaining = format_duration(self._allowed - silent_seconds)
-        return f"{self._name} does not answer, waiting up to {remaining}: {error.splitlines()[0]}"
+        if self._reported_at is not None:
+            since_report = (now - self._reported_at).total_seconds()
+            if since_report < REPORT_AGAIN_SECONDS:
+                return ""
+        self._reported_at = now
+        remaining = format_duration(self._away_seconds - silent_seconds)
+        first_line, *_ = error.splitlines()
+        return f"{self._name} does not answer, waiting up to {remaining}: {first_line}"
 
     def record_answer(self, now: datetime) -> float:
         """Record an answer; return the seconds without an answer before it."""
-        silent_seconds = (now - self._since).total_seconds() if self._since else 0.0
-        self._since = self._reported = None
+        if self._silent_since is None:
+            return 0.0
+        silent_seconds = (now - self._silent_since).total_seconds()
+        self._silent_since = self._reported_at = None
         return silent_seconds
 
 
@@ -634,7 +642,9 @@ def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
 
     A new reason for waiting is not a change of state.
     """
-    return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
+    if old is None or new is None:
+        return new is not old
+    return (old.phase, old.state) != (new.phase, new.state)
 
 
 def _mark_ended_by_us(status: JobStatus, text: str) -> JobStatus:
@@ -643,6 +653,7 @@ def _mark_ended_by_us(status: JobStatus, text: str) -> JobStatus:
 
 
 def _describe_lost(job: Job, limits: Limits) -> str:
+    """Describe a job whose scheduler has had no record of it for too long."""
     missing = (
         f"job {job.job_id} has had no record for {format_duration(limits.lost_seconds)}"
     )

@@ -32,7 +32,7 @@ from pytest_llmbench.launch.jobs.watch import (
     Watch,
     describe_stall,
     explain_job_end,
-    limit_running,
+    find_running_limit,
 )
 
 HERE = Path("/scratch")
@@ -482,15 +482,15 @@ def test_log_decides_if_a_time_limit_nobody_observed_was_a_hang(
 
 def test_running_limit_comes_from_estimate_or_slurm() -> None:
     spec = job_spec(HERE, via="sbatch", gpu_hours=8.0, gpus=8)
-    assert limit_running(spec, running()) == 5 * 3600
+    assert find_running_limit(spec, running()) == 5 * 3600
     assert (
-        limit_running(
+        find_running_limit(
             replace(spec, gpus=4, nodes=1, gpus_per_node=8, via="sbatch"), running()
         )
         == 5 * 3600
     )
-    assert limit_running(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
-    assert limit_running(spec, running(limit_seconds=86400.0)) == 86400.0
+    assert find_running_limit(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
+    assert find_running_limit(spec, running(limit_seconds=86400.0)) == 86400.0
 
 
 @pytest.mark.parametrize("cancels", [True, False])
