@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
@@ -91,12 +92,12 @@ REMEDIES = {
 def open_database(folder: Path) -> sqlite3.Connection:
     """Open the journal in `folder`, or create both.
 
-    Raises LaunchError if the journal cannot be used.
+    A folder of the journal's own also gets a .gitignore. Raises LaunchError if the
+    journal cannot be used.
     """
     try:
-        is_ours = (
-            folder.name == FOLDER or not folder.exists()
-        )  # an existing folder may contain files that git tracks
+        # an existing folder of the user may contain files that git tracks
+        is_ours = folder.name == FOLDER or not folder.exists()
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
         if is_ours and not ignore.exists():
@@ -127,7 +128,8 @@ def open_transaction(database: sqlite3.Connection) -> Iterator[None]:
     if database.in_transaction:
         yield
         return
-    file = Path(database.execute("PRAGMA database_list").fetchone()[2])
+    _, _, path = database.execute("PRAGMA database_list").fetchone()
+    file = Path(path)
     with explain_errors(file), database:
         database.execute("BEGIN IMMEDIATE")
         yield
@@ -141,7 +143,7 @@ def explain_errors(file: Path) -> Iterator[None]:
     except UnicodeDecodeError:  # raised for damaged names in the schema
         remedy = _find_remedy("SQLITE_CORRUPT")
         raise LaunchError(f"{file}: the names in it are not text; {remedy}") from None
-    except sqlite3.ProgrammingError:
+    except sqlite3.ProgrammingError:  # an error of this program
         raise
     except sqlite3.DatabaseError as error:
         name = getattr(error, "sqlite_errorname", "") or ""
@@ -150,12 +152,18 @@ def explain_errors(file: Path) -> Iterator[None]:
 
 
 def _find_remedy(error_name: str) -> str:
-    matching = (name for name in REMEDIES if error_name.startswith(f"SQLITE_{name}"))
-    remedy = REMEDIES.get(next(matching, ""), "{move}")
+    """Return the remedy for an SQLite error, such as `SQLITE_IOERR_WRITE`."""
+    matching = (
+        remedy
+        for name, remedy in REMEDIES.items()
+        if error_name.startswith(f"SQLITE_{name}")
+    )
+    remedy = next(matching, "{move}")
     return remedy.format(move=_advise_moving())
 
 
 def _advise_moving() -> str:
+    """Return the advice to move a damaged journal away, and to check its jobs."""
     return (
         "move it away. Its jobs may still run: check "
         f"{name_jobs_inquiries()}, and the jobs folder next to it"
@@ -167,25 +175,32 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
 
     Raises LaunchError for another version or a damaged file.
     """
+
+    def read_value(statement: str) -> Any:
+        """Return the first value of the first row."""
+        value, *_ = database.execute(statement).fetchone()
+        return value
+
     with open_transaction(database):
-        version = int(database.execute("PRAGMA user_version").fetchone()[0])
-        empty = not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if version == 0 and empty:
+        version = int(read_value("PRAGMA user_version"))
+        is_empty = read_value("SELECT count(*) FROM sqlite_master") == 0
+        if version == 0 and is_empty:
             for statement in filter(str.strip, TABLES.split(";")):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {SCHEMA}")
         elif version == SCHEMA:
-            columns = {row[1] for row in database.execute("PRAGMA table_info(job)")}
-            if (
-                "submission" not in columns
-            ):  # an earlier version, which may still write, created the file
+            columns = {
+                name for _, name, *_ in database.execute("PRAGMA table_info(job)")
+            }
+            # an earlier version, which may still write, created the file
+            if "submission" not in columns:
                 database.execute("ALTER TABLE job ADD COLUMN submission TEXT")
         else:
             raise LaunchError(
                 f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, "
                 f"or another program. Use that version to follow its jobs, or {_advise_moving()}"
             )
-        damage = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        damage = read_value("PRAGMA integrity_check(1)")
     if damage != "ok":
         raise LaunchError(f"{file} is damaged ({damage}): {_advise_moving()}")
 
@@ -229,20 +244,20 @@ def update_job(
     submitted: str | None,
     over: str | None,
 ) -> bool:
-    """Update the row of an entry, and set the given times.
+    """Update the row of an entry, and set the times that are not set yet.
 
-    Returns False if the row is missing.
+    `submitted` and `over` are the times of its submission and end, or None. Returns
+    False if the row is missing.
     """
     job, process = entry.job, entry.process
+    process_values: tuple[Any, ...] = (None, None, None)
+    if process:
+        process_values = (process.pid, process.started, process.mark)
     statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
                    problem = ?, text = ?, submission = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
                    WHERE number = ?"""
     row = (
-        *(
-            (process.pid, process.started, process.mark)
-            if process
-            else (None, None, None)
-        ),
+        *process_values,
         job.job_id,
         None if job.log_folder is None else str(job.log_folder),
         None if job.status is None else encode_status(job.status),
@@ -272,6 +287,7 @@ def read_jobs(
 def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
     """Read a job from its row. Raises LaunchError if the row is invalid."""
     try:
+        log_folder, status = row["log_folder"], row["status"]
         spec = decode_spec(row["spec"])
         job = Job(
             number=row["number"],
@@ -281,18 +297,16 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
             attempt=row["attempt"],
             repeat=row["repeat"],
             job_id=row["job_id"],
-            log_folder=None if row["log_folder"] is None else Path(row["log_folder"]),
-            status=None if row["status"] is None else decode_status(row["status"]),
+            log_folder=None if log_folder is None else Path(log_folder),
+            status=None if status is None else decode_status(status),
             problem=row["problem"],
             submission=_read_submission(
                 row["submission"], row["problem"], row["job_id"]
             ),
         )
-        process = (
-            None
-            if row["pid"] is None
-            else Process(row["pid"], row["process_started"], row["mark"])
-        )
+        process = None
+        if row["pid"] is not None:
+            process = Process(row["pid"], row["process_started"], row["mark"])
         entry = JournalEntry(job, process, row["text"])
         _check_types(entry)
     except (
@@ -313,28 +327,20 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
 def _check_types(entry: JournalEntry) -> None:
     """Raise TypeError if a value has the wrong type. SQLite columns are untyped."""
     job, process = entry.job, entry.process
-    integers = [
-        job.number,
-        job.attempt,
-        job.repeat,
-        *([process.pid] if process else []),
-    ]
-    texts = [
-        job.token,
-        job.job_id,
-        job.problem,
-        entry.text or "",
-        *([process.started, process.mark] if process else []),
-    ]
-    for value, kind in [
-        *((number, int) for number in integers),
-        *((text, str) for text in texts),
-    ]:
-        if type(value) is not kind:
+    integers = [job.number, job.attempt, job.repeat]
+    texts = [job.token, job.job_id, job.problem, entry.text or ""]
+    if process:
+        integers.append(process.pid)
+        texts += [process.started, process.mark]
+    expected_types: list[tuple[object, type]] = [(number, int) for number in integers]
+    expected_types += [(text, str) for text in texts]
+    for value, expected_type in expected_types:
+        if type(value) is not expected_type:
             raise TypeError(f"found {value!r:.40}")
 
 
 def _read_submission(state: str | None, problem: str, job_id: str) -> SubmissionState:
+    """Read the submission state of a job from three columns of its row."""
     # an earlier version, which may still write the file, records the state only in
     # `problem`: if an UNCERTAIN job were read as INTENDED, it would be submitted twice
     if state in (None, SubmissionState.INTENDED, SubmissionState.SUBMITTED):
@@ -349,11 +355,8 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
     and their digests are added. All other fields are unchanged: with another case id or
     folder the job would not be found again.
     """
-    masked_values = {
-        value
-        for value in (*values, *find_secret_values(spec))
-        if len(value) >= SHORTEST_MASKED
-    }
+    secret_values = (*values, *find_secret_values(spec))
+    masked_values = {value for value in secret_values if len(value) >= SHORTEST_MASKED}
     environment = [
         (name, MASK if name in spec.secrets and value else redact(value, masked_values))
         for name, value in spec.environment
@@ -365,13 +368,13 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
         if name in spec.secrets and value
     ]
     build = [redact(argument, masked_values) for argument in spec.build]
-    changed = {
+    masked_fields = {
         "environment": environment,
         "command": command,
         "build": build,
         "digests": digests,
     }
-    return json.dumps({**asdict(spec), **changed}, default=_write_value)
+    return json.dumps({**asdict(spec), **masked_fields}, default=_write_value)
 
 
 def decode_spec(text: str) -> JobSpec:
@@ -391,10 +394,9 @@ def decode_spec(text: str) -> JobSpec:
         "environment": tuple((name, value) for name, value in fields["environment"]),
         "log_folders": tuple(map(Path, fields["log_folders"])),
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
-        "digests": tuple(
-            (name, text) for name, text in fields.get("digests", ())
-        ),  # missing in earlier versions, too
         "scheduler_options": tuple(fields["scheduler_options"]),
+        # missing in specs of earlier versions:
+        "digests": tuple((name, digest) for name, digest in fields.get("digests", ())),
         "build": tuple(fields.get("build", ())),
         "checkout": Path(fields["checkout"]) if fields.get("checkout") else None,
     }
@@ -409,21 +411,26 @@ def encode_status(status: JobStatus) -> str:
 def decode_status(text: str) -> JobStatus:
     """Decode a status. Raises the errors of `decode_spec`."""
     fields = json.loads(text)
-    written = {name: fields[name] for name in ("submitted", "started", "ended")}
-    times = {
-        name: time and datetime.fromisoformat(time) for name, time in written.items()
-    }
+    times = {}
+    for name in ("submitted", "started", "ended"):
+        written = fields[name]
+        times[name] = datetime.fromisoformat(written) if written else written
     # earlier versions record who ended a job only in the text
-    by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
-    codes = {
-        "phase": Phase(fields["phase"]),
-        "ended_by": EndedBy(fields.get("ended_by", by_words)),
-    }
+    ended_by_in_text = (
+        EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
+    )
     stall = fields.get("stall")  # missing in earlier versions
-    stall = stall and Stall(**{**stall, "place": StallPosition(stall["place"])})
-    earlier = tuple(fields.get("earlier_seconds", ()))
-    tuples = {"nodes": tuple(fields["nodes"]), "earlier_seconds": earlier}
-    return JobStatus(**{**fields, **times, **codes, **tuples, "stall": stall})
+    if stall:
+        stall = Stall(**{**stall, "place": StallPosition(stall["place"])})
+    decoded = {
+        **times,
+        "phase": Phase(fields["phase"]),
+        "ended_by": EndedBy(fields.get("ended_by", ended_by_in_text)),
+        "nodes": tuple(fields["nodes"]),
+        "earlier_seconds": tuple(fields.get("earlier_seconds", ())),
+        "stall": stall,
+    }
+    return JobStatus(**{**fields, **decoded})
 
 
 def _write_value(value: object) -> str:
@@ -445,9 +452,8 @@ def record_session(index: Path | None, session: str, folder: Path) -> None:
     line = json.dumps([session, str(folder.absolute())])
     with suppress(OSError):
         index.parent.mkdir(parents=True, exist_ok=True)
-        with index.open(
-            "a", encoding="utf-8"
-        ) as file:  # one short append, which no other process splits
+        # one short append, which no other process splits
+        with index.open("a", encoding="utf-8") as file:
             file.write(f"\n{line}\n")  # separate it from a truncated line
 
 
@@ -481,11 +487,12 @@ def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
         lines.append(
             f"did you mean --llmb-journal={shlex.quote(str(folder / FOLDER))}?"
         )
-    elsewhere = next(_list_elsewhere(index, session, folder), None)
-    if elsewhere is not None:
+    suggestion = next(_list_elsewhere(index, session, folder), None)
+    if suggestion is not None:
+        suggested_session, session_folder = suggestion
         lines += [
-            f"session {elsewhere[0]} is in",
-            f"  --llmb-journal={shlex.quote(str(elsewhere[1]))}",
+            f"session {suggested_session} is in",
+            f"  --llmb-journal={shlex.quote(str(session_folder))}",
         ]
     return "\n".join(f"  {line}" for line in lines)
 
@@ -498,10 +505,20 @@ def _list_elsewhere(
     Yields only the requested `session`, or if it is "", the unfinished sessions.
     """
     shown_before = {folder.absolute(), folder.absolute() / FOLDER}
-    entries = [entry for entry in _read_index(index) if entry[1] not in shown_before]
-    for name, path in reversed(entries if session else entries[-MOST_SESSIONS:]):
-        if name == session or (not session and _is_unfinished(path, name)):
-            yield name, path
+    entries = [
+        (indexed_session, session_folder)
+        for indexed_session, session_folder in _read_index(index)
+        if session_folder not in shown_before
+    ]
+    if not session:
+        entries = entries[-MOST_SESSIONS:]
+    for indexed_session, session_folder in reversed(entries):
+        if session:
+            is_wanted = indexed_session == session
+        else:
+            is_wanted = _is_unfinished(session_folder, indexed_session)
+        if is_wanted:
+            yield indexed_session, session_folder
 
 
 def _read_index(index: Path | None) -> list[tuple[str, Path]]:
@@ -521,15 +538,14 @@ def _read_index(index: Path | None) -> list[tuple[str, Path]]:
 
 
 def _is_unfinished(folder: Path, session: str) -> bool:
-    # ValueError: the folder's name is invalid
-    with (
-        suppress(sqlite3.Error, ValueError),
-        closing(
-            sqlite3.connect(f"{(folder / NAME).as_uri()}?mode=ro", uri=True)
-        ) as database,
-    ):
-        query = "SELECT 1 FROM session WHERE id = ? AND finished IS NULL"
-        return database.execute(query, (session,)).fetchone() is not None
+    """True if the journal in `folder` can be read and contains the session unfinished."""
+    query = "SELECT 1 FROM session WHERE id = ? AND finished IS NULL"
+    with suppress(
+        sqlite3.Error, ValueError
+    ):  # ValueError: the folder's name is invalid
+        uri = f"{(folder / NAME).as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as database:
+            return database.execute(query, (session,)).fetchone() is not None
     return False
 
 
@@ -569,9 +585,9 @@ class Journal:
         self.session = ""
         self.was_finished = False
         """True if the session was finished when it was resumed."""
-        self._entries: dict[int, JournalEntry] = {}
-        self._hidden: set[str] = set()
-        self._lock: int | None = None
+        self._entries: dict[int, JournalEntry] = {}  # by job number
+        self._hidden: set[str] = set()  # secret values to mask
+        self._lock: int | None = None  # the file descriptor of the session's lock
         self._database: sqlite3.Connection = open_database(folder)
 
     # --- sessions ---------------------------------------------------------------------
@@ -579,14 +595,13 @@ class Journal:
     def begin(
         self, label: str, now: datetime, notes: Mapping[str, str] | None = None
     ) -> str:
-        """Start a session with these notes, and return its id.
+        """Start a session with these notes, and return its id: `20261121-0545-3f9a`.
 
-        An id is 20261121-0545-3f9a, for example.
+        `label` names the program. The session is locked, and added to the index.
         """
         self._check_free()
-        with open_transaction(
-            self._database
-        ):  # one process at a time may acquire or test locks
+        # in a transaction: one process at a time may acquire or test locks
+        with open_transaction(self._database):
             session = self._make_id(now)
             row = (session, redact(label, self._hidden), now.isoformat())
             self._database.execute(
@@ -614,9 +629,11 @@ class Journal:
             rows = self._database.execute(
                 "SELECT id, finished IS NULL FROM session ORDER BY rowid DESC"
             ).fetchall()
+            all_sessions = [identifier for identifier, _ in rows]
             unfinished = [identifier for identifier, is_open in rows if is_open]
-            chosen = session or next(iter(unfinished), "")
-            if chosen not in [identifier for identifier, _ in rows]:
+            newest_unfinished = next(iter(unfinished), "")
+            chosen = session or newest_unfinished
+            if chosen not in all_sessions:
                 raise LaunchError(self._explain_absent(session, unfinished))
             self._lock = self._lock_session(chosen)
             self._entries = read_jobs(self._database, self.folder, chosen)
@@ -627,21 +644,18 @@ class Journal:
         """List the sessions that are not finished, newest first."""
         query = """SELECT id, (SELECT count(*) FROM job WHERE job.session = session.id AND over IS NULL)
                    FROM session WHERE finished IS NULL ORDER BY rowid DESC"""
-        with open_transaction(
-            self._database
-        ):  # no process may acquire a lock while it is tested
-            rows = self._database.execute(query).fetchall()
-            return tuple(
-                UnfinishedSession(
-                    session, waiting, is_locked(self._find_lock_file(session))
-                )
-                for session, waiting in rows
-            )
+        sessions = []
+        # in a transaction: no process may acquire a lock while it is tested
+        with open_transaction(self._database):
+            for session, unfinished_jobs in self._database.execute(query).fetchall():
+                has_lock = is_locked(self._find_lock_file(session))
+                sessions.append(UnfinishedSession(session, unfinished_jobs, has_lock))
+        return tuple(sessions)
 
     def finish(self, now: datetime) -> bool:
         """Finish the session, and return True.
 
-        Returns False, and leaves the session open, if it has live jobs.
+        If it has live jobs, leaves the session open and returns False.
         """
         self._check_session()
         if self.list_live():
@@ -667,21 +681,20 @@ class Journal:
     ) -> Job:
         """Record a job that is about to be submitted, and create its folder.
 
-        Its spec keeps the secrets in memory.
+        The returned job keeps the secrets of `spec`; the file contains none. A finished
+        session becomes unfinished again.
         """
         self._check_session()
         _check_case(spec.case_id)
         spec = replace(spec, digests=())  # drop digests of the job that it replaces
         self.hide(find_secret_values(spec))
-        token, text = secrets.token_hex(8), encode_spec(spec, self._hidden)
+        token, encoded_spec = secrets.token_hex(8), encode_spec(spec, self._hidden)
+        row = (self.session, token, encoded_spec, attempt, repeat, now.isoformat())
         with open_transaction(self._database):
             self._database.execute(
                 "UPDATE session SET finished = NULL WHERE id = ?", (self.session,)
             )
-            number = insert_job(
-                self._database,
-                (self.session, token, text, attempt, repeat, now.isoformat()),
-            )
+            number = insert_job(self._database, row)
             folder = find_job_folder(self.folder, self.session, number, spec.case_id)
             _create_folder(folder)
         job = Job(
@@ -724,12 +737,12 @@ class Journal:
             raise LaunchError(
                 f"job number {number} has id {entry.job.job_id!r} and cannot change it to {job_id!r}"
             )
-        for other in self.list_jobs():
-            if other.number != number and _identify(other, other.job_id) == _identify(
-                entry.job, job_id
-            ):
+        unique_id = _make_unique_id(entry.job, job_id)
+        for other_job in self.list_jobs():
+            other_id = _make_unique_id(other_job, other_job.job_id)
+            if other_job.number != number and other_id == unique_id:
                 raise LaunchError(
-                    f"job id {job_id} of job number {number} already belongs to job number {other.number}"
+                    f"job id {job_id} of job number {number} already belongs to job number {other_job.number}"
                 )
         job = replace(
             entry.job,
@@ -746,7 +759,7 @@ class Journal:
         now: datetime,
         state: SubmissionState = SubmissionState.NOT_SUBMITTED,
     ) -> Job:
-        """Record the reason a job has no id.
+        """Record that a job was not submitted, with the reason `problem`.
 
         `state` states whether the job may still run. Raises LaunchError if the job has
         an id.
@@ -757,25 +770,21 @@ class Journal:
                 f"job number {number} was submitted as {entry.job.job_id}, and cannot be recorded as not submitted"
             )
         problem = redact(problem, self._hidden) or "it was not submitted"
-        return self._store(
-            replace(entry, job=replace(entry.job, problem=problem, submission=state)),
-            over=now,
-        )
+        job = replace(entry.job, problem=problem, submission=state)
+        return self._store(replace(entry, job=job), over=now)
 
     def record_status(self, number: int, status: JobStatus) -> Job:
         """Record the status of a job, unless the job has ended."""
         entry = self._find_entry(number)
         if entry.is_over or entry.job.status == status:
             return entry.job
-        changed = entry.job.status is None or drop_passing(
-            entry.job.status
-        ) != drop_passing(status)
+        previous = entry.job.status
+        has_changed = previous is None or drop_passing(previous) != drop_passing(status)
         entry = replace(entry, job=replace(entry.job, status=status))
-        if changed:
+        if has_changed:
             return self._store(entry)
-        self._entries[number] = (
-            entry  # elapsed time alone is not worth a write per job and poll
-        )
+        # elapsed time alone is not worth a write per job and poll: keep it in memory
+        self._entries[number] = entry
         return entry.job
 
     def record_end(
@@ -783,13 +792,15 @@ class Journal:
     ) -> Job:
         """Record the last status of a job. Later calls for the job are ignored.
 
-        `text` can be read with `read_end`.
+        `text` can be read with `read_end`. Raises LaunchError if the job was recorded
+        as not submitted.
         """
         entry = self._find_entry(number)
-        if entry.text is not None:
+        if entry.text is not None:  # its end is recorded
             return entry.job
+        entry = self._find_open_entry(number)
         ended = replace(
-            self._find_open_entry(number),
+            entry,
             job=replace(entry.job, status=status),
             text=redact(text, self._hidden),
         )
@@ -847,9 +858,10 @@ class Journal:
         Raises LaunchError if another program removed the job from the file.
         """
         self._entries[entry.job.number] = entry
-        times = [time.isoformat() if time else None for time in (submitted, over)]
+        submitted_text = submitted.isoformat() if submitted else None
+        over_text = over.isoformat() if over else None
         with open_transaction(self._database):
-            if not update_job(self._database, entry, *times):
+            if not update_job(self._database, entry, submitted_text, over_text):
                 file = self.folder / NAME
                 raise LaunchError(
                     f"{file} lost job number {entry.job.number}: another program changed it"
@@ -857,6 +869,7 @@ class Journal:
         return entry.job
 
     def _find_entry(self, number: int) -> JournalEntry:
+        """Return the entry of a job. Raises LaunchError if there is no such job."""
         if number not in self._entries:
             raise LaunchError(
                 f"session {self.session or '(none)'} has no job number {number}"
@@ -864,6 +877,7 @@ class Journal:
         return self._entries[number]
 
     def _find_open_entry(self, number: int) -> JournalEntry:
+        """Return the entry of a job that is not over, else raise LaunchError."""
         entry = self._find_entry(number)
         if entry.is_over:
             raise LaunchError(
@@ -872,6 +886,7 @@ class Journal:
         return entry
 
     def _make_id(self, now: datetime) -> str:
+        """Return a new session id, such as `20261121-0545-3f9a`."""
         while True:
             session = f"{now:%Y%m%d-%H%M}-{secrets.token_hex(2)}"
             if not self._database.execute(
@@ -880,9 +895,11 @@ class Journal:
                 return session
 
     def _find_lock_file(self, session: str) -> Path:
-        if not re.fullmatch(
-            r"[A-Za-z0-9-]{1,100}", str(session)
-        ):  # a lock outside the folder would truncate an unrelated file
+        """Return the path of a session's lock. Raises LaunchError for an invalid id.
+
+        A lock outside the folder would truncate an unrelated file.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", str(session)):
             file = self.folder / NAME
             raise LaunchError(
                 f"{file} contains an invalid session id ({str(session)[:40]!r}): {_advise_moving()}"
@@ -894,9 +911,9 @@ class Journal:
         file = self._find_lock_file(session)
         handle = acquire_lock(file)
         if handle is None:
-            holder = (
-                file.read_text(encoding="utf-8", errors="replace").strip() or "unknown"
-            )
+            # for example `4711 on login1`
+            content = file.read_text(encoding="utf-8", errors="replace")
+            holder = content.strip() or "unknown"
             raise LaunchError(
                 f"session {session} is in use by process {holder}. Wait until the process has ended, "
                 "or end it"
@@ -904,6 +921,10 @@ class Journal:
         return handle
 
     def _explain_absent(self, session: str, unfinished: Sequence[str]) -> str:
+        """Explain that there is no such session, and list the unfinished sessions.
+
+        `session` is "" if the newest unfinished session was requested.
+        """
         hint = "it contains no unfinished session"
         if unfinished:
             hint = f"unfinished sessions: {join_first(unfinished)}{did_you_mean(session, unfinished)}"
@@ -915,19 +936,21 @@ class Journal:
         return f"{problem} {self.folder}: {hint}\n{explain_elsewhere(self._index, session, self.folder)}"
 
     def _check_session(self) -> None:
+        """Raise LaunchError if no session has begun or was resumed."""
         if not self.session:
             raise LaunchError(
                 "this journal has no current session: begin or resume one first"
             )
 
     def _check_free(self) -> None:
+        """Raise LaunchError if a session has begun or was resumed already."""
         if self.session:
             raise LaunchError(
                 f"this journal already has the current session {self.session}"
             )
 
 
-def _identify(job: Job, job_id: str) -> tuple[bool, str]:
+def _make_unique_id(job: Job, job_id: str) -> tuple[bool, str]:
     """Return a key that is unique among all jobs.
 
     Local job ids may equal cluster job ids.
@@ -941,16 +964,17 @@ def _check_case(case_id: str) -> None:
         raise LaunchError(
             f"configuration {case_id!r} cannot be the name of a folder: it must not contain /, .., or unprintable characters"
         )
-    if len(os.fsencode(case_id)) > LONGEST_CASE_ID:
-        text = f"the id of configuration {case_id[:40]}... has {len(os.fsencode(case_id))} bytes (limit {LONGEST_CASE_ID})"
-        raise LaunchError(f"{text}: shorten its variant in the baseline file")
+    length = len(os.fsencode(case_id))
+    if length > LONGEST_CASE_ID:
+        problem = f"the id of configuration {case_id[:40]}... has {length} bytes (limit {LONGEST_CASE_ID})"
+        raise LaunchError(f"{problem}: shorten its variant in the baseline file")
 
 
 def _create_folder(folder: Path) -> None:
+    """Create the folder of a job. Raises LaunchError if that fails."""
     try:
-        folder.mkdir(
-            parents=True, exist_ok=True
-        )  # it exists if a process was killed right here
+        # it exists already if an earlier process was killed right here
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(
             f"cannot create {folder}: {error.strerror}. The job was not submitted"
