@@ -36,7 +36,7 @@ class BuildRecord:
     """A build that was started."""
 
     command: tuple[str, ...]
-    # creation time of the checkout: a recreated checkout must be built again
+    # creation time of the checkout (ns): a recreated checkout must be built again
     checkout: int
     session: str  # the session that started it
     folder: str  # the folder of the job, with output and exit code
@@ -66,10 +66,9 @@ class Builder:
 
     @contextmanager
     def _lock_checkout(self, checkout: Path) -> Iterator[None]:
-        """Lock a checkout; waits for another session that uses it."""
-        while (
-            lock := acquire_lock(checkout.with_name(f"{checkout.name}.build.lock"))
-        ) is None:
+        """Lock a checkout in the block. Before, wait for a session that has it locked."""
+        lock_file = checkout.with_name(f"{checkout.name}.build.lock")
+        while (lock := acquire_lock(lock_file)) is None:
             self._sleep(1.0)
         try:
             yield
@@ -81,61 +80,68 @@ class Builder:
 
         Raises SubmitError if the build failed or was killed.
         """
-        file = checkout.with_name(f"{checkout.name}.build.json")
-        record = _read_record(file)
-        code = self._wait_for_end(record) if record else None
-        if (
-            record is None
-            or code is None
-            or not self._is_valid(record, code, job, checkout)
-        ):
-            record = self._start(job, checkout, file)
-            code = self._wait_for_end(record)
-        if code == 0:
+        record_file = checkout.with_name(f"{checkout.name}.build.json")
+        record = _read_record(record_file)
+        exit_code = self._wait_for_end(record) if record else None
+        is_reusable = (
+            record is not None
+            and exit_code is not None
+            and self._is_valid(record, exit_code, job, checkout)
+        )
+        if record is None or not is_reusable:
+            record = self._start(job, checkout, record_file)
+            exit_code = self._wait_for_end(record)
+        if exit_code == 0:
             return
         output = Path(record.folder) / OUTPUT
-        if code is None or code > KILLED or code == process.NEVER_RAN:
+        if (
+            exit_code is None
+            or exit_code > KILLED  # by a signal
+            or exit_code == process.NEVER_RAN
+        ):
             text = f"{job.spec.case_id}: its build was killed. Output: {output}"
             raise SubmitError(text, state=SubmissionState.STOPPED)
         last_lines = quote_end(job, hide_secrets(output, job))
         raise SubmitError(
-            f"{job.spec.case_id}: its build ended with exit code {code}: {last_lines} (full output: {output})"
+            f"{job.spec.case_id}: its build ended with exit code {exit_code}: {last_lines} (full output: {output})"
         )
 
     def _is_valid(
-        self, record: BuildRecord, code: int, job: Job, checkout: Path
+        self, record: BuildRecord, exit_code: int, job: Job, checkout: Path
     ) -> bool:
         """True if the result of a build is still valid.
 
         A failure is valid only in its own session, since its cause may be gone by now.
         """
-        is_same = record.command == _mask_command(
-            job
-        ) and record.checkout == _read_time(checkout)
-        is_own_failure = 0 < code <= KILLED and record.session == self._session
-        return is_same and (code == 0 or is_own_failure)
+        has_same_command = record.command == _mask_command(job)
+        has_same_checkout = record.checkout == _read_creation_time(checkout)
+        if not (has_same_command and has_same_checkout):
+            return False
+        has_failed = 0 < exit_code <= KILLED
+        is_own_failure = has_failed and record.session == self._session
+        return exit_code == 0 or is_own_failure
 
-    def _start(self, job: Job, checkout: Path, file: Path) -> BuildRecord:
+    def _start(self, job: Job, checkout: Path, record_file: Path) -> BuildRecord:
         """Start the build command, and record its process next to the checkout.
 
         Raises SubmitError if the command cannot be started.
         """
+        records: list[BuildRecord] = []  # gets the record when the process is known
 
         def record(started: process.Process) -> None:
-            records.append(
-                BuildRecord(
-                    _mask_command(job),
-                    _read_time(checkout),
-                    self._session,
-                    str(job.folder.absolute()),
-                    started,
-                )
+            build_record = BuildRecord(
+                _mask_command(job),
+                _read_creation_time(checkout),
+                self._session,
+                str(job.folder.absolute()),
+                started,
             )
-            partial = file.with_suffix(".part")
-            partial.write_text(json.dumps(asdict(records[0])), encoding="utf-8")
-            partial.replace(file)
+            records.append(build_record)
+            # replaced as a whole: an interrupted write must not leave half a record
+            partial_file = record_file.with_suffix(".part")
+            partial_file.write_text(json.dumps(asdict(build_record)), encoding="utf-8")
+            partial_file.replace(record_file)
 
-        records: list[BuildRecord] = []
         output, exit_file = job.folder / OUTPUT, job.folder / EXIT
         self._tell(f"llmbench: building {checkout.name[:12]}, output in {output}")
         environment = dict(job.spec.environment)
@@ -147,7 +153,8 @@ class Builder:
             raise SubmitError(
                 f"{job.spec.case_id}: its build: {redact(str(error), job.spec)}"
             ) from error
-        return records[0]
+        (build_record,) = records
+        return build_record
 
     def _wait_for_end(self, record: BuildRecord) -> int | None:
         """Wait for the exit code of a build; None if the build left no exit code.
@@ -171,8 +178,8 @@ def _mask_command(job: Job) -> tuple[str, ...]:
     return tuple(redact(word, job.spec) for word in job.spec.build)
 
 
-def _read_time(checkout: Path) -> int:
-    """Return the creation time of a checkout.
+def _read_creation_time(checkout: Path) -> int:
+    """Return the creation time of a checkout in nanoseconds.
 
     git writes this file when it creates the checkout, and no build writes it.
     """
@@ -183,10 +190,11 @@ def _read_record(file: Path) -> BuildRecord | None:
     """Read the record of the last build of a checkout; None if missing or damaged."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
-        started = process.Process(**fields.pop("process"))
-        return BuildRecord(
-            **{**fields, "command": tuple(fields["command"])}, process=started
-        )
+        decoded = {
+            "command": tuple(fields["command"]),
+            "process": process.Process(**fields["process"]),
+        }
+        return BuildRecord(**{**fields, **decoded})
     except (
         OSError,
         ValueError,

@@ -6,12 +6,20 @@ columns, less frequent as time passes.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from pytest_llmbench.core.formatting import escape, join_first
-from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.job_records import (
+    STEPLESS,
+    Job,
+    JobEnd,
+    JobStatus,
+    Phase,
+    Purpose,
+)
 from pytest_llmbench.core.stall_limits import Stall, StallPosition
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
@@ -21,7 +29,8 @@ LastStep = Callable[[Job], tuple[int, int | None, float] | None]
 
 COLUMNS = 80
 INDENT = " " * 10
-CHANGED_SECONDS = 10.0
+CHANGED_SECONDS = 10.0  # from the last summary to the next, if job counts changed
+# between summaries without a change: the first interval, and how intervals grow
 FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, HEARTBEAT_FACTOR = 60.0, 300.0, 1.5
 # logs read for one summary: those of the jobs that started last, which end last
 LOGS_READ = 4
@@ -39,9 +48,10 @@ class Progress:
     ) -> None:
         self._tell = tell
         self.last_step = last_step
-        self._reported: datetime | None = None
-        self._counts = ""
-        self._heartbeat = FIRST_HEARTBEAT_SECONDS
+        self._reported_at: datetime | None = None  # the time of the last summary
+        self._counts = ""  # the job counts of the last summary
+        # the seconds between two summaries without a change
+        self._heartbeat_seconds = FIRST_HEARTBEAT_SECONDS
 
     def report_submitted(self, job: Job, now: datetime) -> None:
         """Print that a job was submitted."""
@@ -55,14 +65,16 @@ class Progress:
         *,
         cancels: bool = False,
     ) -> None:
-        """Print changes of a job: requeued, running, stalled, or continuing."""
+        """Print changes of a job: requeued, running, stalled, or continuing.
+
+        `previous` is its status before the poll. With `cancels`, stalled jobs are
+        cancelled later.
+        """
         status = job.status
         if status is None:
             return
-        was_running, is_running = (
-            state is not None and state.phase is Phase.RUNNING
-            for state in (previous, status)
-        )
+        was_running = previous is not None and previous.phase is Phase.RUNNING
+        is_running = status.phase is Phase.RUNNING
         was_requeued = previous is not None and status.restarts > previous.restarts
         if was_requeued:
             self.report(
@@ -85,11 +97,13 @@ class Progress:
             return f"job {job.job_id} continues: {_name_job(job)}"
         since = format_duration(stall.seconds)
         text = f"job {job.job_id} stalled{_name_nodes(status)}: {_name_job(job)}: no progress for {since}"
-        text += f", {describe_position(stall)}" if stall.found else ""
-        log = f"log: {stall.log}" if stall.found else f"no log was found in {stall.log}"
-        return f"{text}; {log}" + (
-            "; it will be cancelled if this continues" if cancels else ""
-        )
+        if stall.found:
+            text += f", {describe_position(stall)}; log: {stall.log}"
+        else:
+            text += f"; no log was found in {stall.log}"
+        if cancels:
+            text += "; it will be cancelled if this continues"
+        return text
 
     def report_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
         """Print the end of a job, or that it was not submitted."""
@@ -106,12 +120,11 @@ class Progress:
         )
 
     def report(self, text: str, now: datetime) -> None:
-        """Print a text after the current time."""
+        """Print a text after the current time, with its further lines indented."""
         first, *further = text.splitlines() or [""]
-        indented = (wrap_line(line.strip(), INDENT) for line in further)
-        self._tell(
-            "\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *indented))
-        )
+        lines = [wrap_line(f"{now.astimezone():%H:%M:%S}  {first}")]
+        lines += [wrap_line(line.strip(), INDENT) for line in further]
+        self._tell("\n".join(lines))
 
     def update(self, jobs: Sequence[Job], waiting: int, now: datetime) -> None:
         """Print a summary of all jobs, if due.
@@ -120,23 +133,26 @@ class Progress:
         is the number of jobs not submitted yet.
         """
         counts = summarize(jobs, waiting)
-        if self._reported is None:
-            self._reported = now
-        silent_seconds = (now - self._reported).total_seconds()
-        changed = counts != self._counts
-        if silent_seconds < (CHANGED_SECONDS if changed else self._heartbeat):
+        if self._reported_at is None:
+            self._reported_at = now
+        has_changed = counts != self._counts
+        interval = CHANGED_SECONDS if has_changed else self._heartbeat_seconds
+        if (now - self._reported_at).total_seconds() < interval:
             return
-        next_heartbeat = min(
-            self._heartbeat * HEARTBEAT_FACTOR, LONGEST_HEARTBEAT_SECONDS
-        )
-        self._heartbeat = FIRST_HEARTBEAT_SECONDS if changed else next_heartbeat
-        self._reported, self._counts = now, counts
-        self.report(
-            "; ".join(filter(None, (counts, self._describe_slowest(jobs, now)))), now
-        )
+        if has_changed:
+            self._heartbeat_seconds = FIRST_HEARTBEAT_SECONDS
+        else:
+            longer_interval = self._heartbeat_seconds * HEARTBEAT_FACTOR
+            self._heartbeat_seconds = min(longer_interval, LONGEST_HEARTBEAT_SECONDS)
+        self._reported_at, self._counts = now, counts
+        slowest = self._describe_slowest(jobs, now)
+        self.report(f"{counts}; {slowest}" if slowest else counts, now)
 
     def _describe_slowest(self, jobs: Sequence[Job], now: datetime) -> str:
-        """Describe the recently started run with the longest remaining time."""
+        """Describe the recently started run with the longest remaining time.
+
+        Returns "" if no running job has made a step.
+        """
         running = [
             job
             for job in jobs
@@ -144,28 +160,24 @@ class Progress:
         ]
         # a log found by the id of an allocation belongs to a run in it
         stepping = [job for job in running if job.spec.purpose not in STEPLESS]
-        steps = [
-            (job, step)
-            for job in stepping[-LOGS_READ:]
-            if (step := self.last_step(job))
-        ]
-        remaining = [
-            (_estimate_remaining(done, total, seconds), job, done, total)
-            for job, (done, total, seconds) in steps
-        ]
-        if not remaining:
-            return ""
-        remaining_seconds, job, done, total = max(
-            remaining,
-            key=lambda candidate: -1 if candidate[0] is None else candidate[0],
-        )
-        text = f"{_name_job(job)} step {format_step(done, total)}"
-        if remaining_seconds is None:
-            return text
+        slowest, longest_seconds = "", -math.inf
+        remaining_seconds: float | None = None
+        for job in stepping[-LOGS_READ:]:
+            last_step = self.last_step(job)
+            if last_step is None:
+                continue
+            done, total, seconds_per_step = last_step
+            remaining = _estimate_remaining(done, total, seconds_per_step)
+            # a run of unknown length is shown only if there is no other
+            compared_seconds = -1.0 if remaining is None else remaining
+            if compared_seconds > longest_seconds:
+                slowest = f"{_name_job(job)} step {format_step(done, total)}"
+                remaining_seconds, longest_seconds = remaining, compared_seconds
+        if not slowest or remaining_seconds is None:
+            return slowest
         until = (now + timedelta(seconds=remaining_seconds)).astimezone()
-        return (
-            f"{text}, about {format_duration(remaining_seconds)} left ({until:%H:%M})"
-        )
+        duration = format_duration(remaining_seconds)
+        return f"{slowest}, about {duration} left ({until:%H:%M})"
 
 
 def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
@@ -174,7 +186,10 @@ def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
-    """Yield a text with the number of jobs for each phase that has jobs."""
+    """Yield a text with the number of jobs for each phase that has jobs.
+
+    Refused jobs, and the `waiting` jobs that are not submitted yet, come last.
+    """
     by_phase: dict[Phase, list[Job]] = {phase: [] for phase in Phase}
     submitted = [job for job in jobs if not job.refused]
     for job in submitted:
@@ -184,8 +199,11 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         detail = f" ({join_first(sorted(reasons), 3)})" if reasons else ""
         yield f"{len(pending)} pending{detail}"
     if running := by_phase[Phase.RUNNING]:
-        stalls = ((job, job.status and job.status.stall) for job in running)
-        stalled_names = [_name_stalled(job, stall) for job, stall in stalls if stall]
+        stalled_names = [
+            _name_stalled(job, job.status.stall)
+            for job in running
+            if job.status and job.status.stall
+        ]
         detail = f" (stalled: {join_first(stalled_names, 3)})" if stalled_names else ""
         yield f"{len(running)} running{detail}"
     if unknown := by_phase[Phase.UNKNOWN]:
@@ -226,7 +244,10 @@ def format_duration(seconds: float) -> str:
 
 
 def wrap_line(line: str, first: str = "") -> str:
-    """Wrap a line at 80 columns, and escape control characters."""
+    """Wrap a line at 80 columns, and escape control characters.
+
+    `first` is the indent of the first line; further lines are indented by INDENT.
+    """
     text = escape(line)
     return (
         textwrap.fill(
@@ -240,27 +261,30 @@ def wrap_line(line: str, first: str = "") -> str:
     )
 
 
-def _estimate_remaining(done: int, total: int | None, seconds: float) -> float | None:
-    return None if total is None else max(total - done, 0) * seconds
+def _estimate_remaining(
+    done: int, total: int | None, seconds_per_step: float
+) -> float | None:
+    """Estimate the seconds until the last step; None if the total is unknown."""
+    return None if total is None else max(total - done, 0) * seconds_per_step
 
 
 def _name_stalled(job: Job, stall: Stall) -> str:
+    """Format a stalled job as `job 4711 at step 5/50`, or `job 4711` before a step."""
     step = f" at step {format_step(stall.done, stall.total)}" if stall.done else ""
     return f"job {job.job_id}{step}"
 
 
 def _name_nodes(status: JobStatus) -> str:
+    """Format the nodes of a job as ` on n1, n2`, or "" if they are unknown."""
     return f" on {join_first(status.nodes, 4)}" if status.nodes else ""
 
 
 def _name_job(job: Job) -> str:
     """Format the configuration of a job, with its purpose, run and attempt."""
     spec = job.spec
-    purpose = (
-        ""
-        if spec.purpose.value == "measure"
-        else " ".join(filter(None, (spec.purpose.value, spec.variant)))
-    )
+    purpose = ""
+    if spec.purpose is not Purpose.MEASURE:
+        purpose = f"{spec.purpose.value} {spec.variant}".rstrip()
     attempt = f"attempt {job.attempt}" if job.attempt > 1 else ""
     repeat = f"run {job.repeat}" if job.repeat > 1 else ""
     details = ", ".join(filter(None, (purpose, repeat, attempt)))

@@ -30,13 +30,14 @@ from pytest_llmbench.launch.schedulers.submission import (
 def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
     """Submit a job, after marking the run of a variant.
 
-    Raises SubmitError, also if the marker cannot be written.
+    The marker is a file next to the log of the run, or if that path is unknown, a line
+    in the file TRIALS_FILE of each folder that may contain the log. Raises SubmitError, also if the marker cannot be written.
     """
     if job.spec.purpose not in TRIALS:
         return scheduler.submit(job)
     log = load_scheduler(job.spec.via).find_log(job)
     if log is not None:
-        _write(log.with_name(log.name + VARIANT_MARK), "", job)
+        _append_text(log.with_name(log.name + VARIANT_MARK), "", job)
         return scheduler.submit(job)
     _append_line(job)
     try:
@@ -57,11 +58,10 @@ def recover_from_marker(
     file TRIALS_FILE of the folders that may contain its log.
     """
     submission = scheduler.recover(job, seconds)
+    if job.spec.purpose not in TRIALS:
+        return submission
     # a log whose path is known before submission has a marker file of its own
-    if (
-        job.spec.purpose not in TRIALS
-        or load_scheduler(job.spec.via).find_log(job) is not None
-    ):
+    if load_scheduler(job.spec.via).find_log(job) is not None:
         return submission
     if submission:
         return _record_submission(job, submission)
@@ -73,48 +73,48 @@ def _record_submission(job: Job, submission: Submission) -> Submission:
     """Record the job id of a submission in all folders that may contain its log.
 
     A run in an allocation is recorded under the allocation's id, which its log is named
-    after.
+    after. Returns the submission.
     """
-    _record_job_id(
-        job, replace(job, job_id=submission.job_id).scheduler_id, submission.folder
-    )
+    submitted_job = replace(job, job_id=submission.job_id)
+    _record_job_id(job, submitted_job.scheduler_id, submission.folder)
     return submission
 
 
-def _record_job_id(job: Job, job_id: str, printed: Path | None = None) -> None:
+def _record_job_id(job: Job, job_id: str, log_folder: Path | None = None) -> None:
     """Record the job id of a job if possible.
 
-    If it cannot be written, the marker stays without a job id.
+    `log_folder` is the folder that the submission printed, if any. If the id cannot be
+    written, the marker stays without a job id.
     """
     with suppress(SubmitError):
-        _append_line(job, job_id, printed)
+        _append_line(job, job_id, log_folder)
 
 
-def _append_line(job: Job, job_id: str = "", printed: Path | None = None) -> None:
+def _append_line(job: Job, job_id: str = "", log_folder: Path | None = None) -> None:
     """Append a line for a job in every folder that may contain its log.
 
     The line consists of token, time and job id. An empty line before it separates it
     from a truncated line.
     """
-    folders = job.spec.log_folders or (job.spec.directory,)
+    folders = list(job.spec.log_folders or (job.spec.directory,))
     if job.spec.allocation:  # its log is moved to the folder of the job at its end
-        folders = (*folders, job.folder)
-    for folder in dict.fromkeys([*folders, *filter(None, [printed])]):
-        _write(
-            folder / TRIALS_FILE,
-            "\n" + f"{job.token} {time.time():.0f} {job_id}".rstrip() + "\n",
-            job,
-        )
+        folders.append(job.folder)
+    if log_folder:
+        folders.append(log_folder)
+    for folder in dict.fromkeys(folders):
+        # `5f2c9a7d1e3b4c60 1790000000 4711`, or without a job id before the submission
+        line = f"{job.token} {time.time():.0f} {job_id}".rstrip()
+        _append_text(folder / TRIALS_FILE, f"\n{line}\n", job)
 
 
-def _write(file: Path, text: str, job: Job) -> None:
+def _append_text(file: Path, text: str, job: Job) -> None:
     """Append text to a marker file and force it to disk. Raises SubmitError."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(text)
-            lines.flush()
-            os.fsync(lines.fileno())
+        with file.open("a", encoding="utf-8") as marker:
+            marker.write(text)
+            marker.flush()
+            os.fsync(marker.fileno())
     except OSError as error:
         problem = (
             f"cannot write {file} ({error.strerror}), which marks the logs of variants"
