@@ -65,19 +65,22 @@ from pytest_llmbench.launch.preflight.problems import (
 from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.registry import HERE, find_via, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
+from pytest_llmbench.launch.schedulers.submission import Submission
 
-LAST_LINES = 8
+LAST_LINES = 8  # lines of the output that an error message quotes
 POLL_SECONDS = 5.0
 LIMITS = Limits()
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 10.0  # between asking a process to end and killing it
 
 # pip exits with 0 despite these lines, and the recipes' documents call them harmless
 RESOLVER = "pip's dependency resolver does not currently take into account"
 HARMLESS = re.compile(
     rf"{RESOLVER}|This behaviour is the source of the following|tritonclient \S+ requires urllib3"
 )
+# `torch 2.8.0 requires numpy<2, but you have numpy 2.1.0 which is incompatible.`
 CONFLICT = re.compile(r"^\S+ \S+ requires .+ but you have .+ which is incompatible")
 
+# `GPU_TYPE=h100`, before the program of a command
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
@@ -89,9 +92,10 @@ def build_setup_step(
 ) -> PlannedJob:
     """Build the setup step of a recipe as a job, for the same checks as other jobs.
 
-    It runs as if typed into a shell, with the caller's environment (proxies, registry
+    It runs as if typed into a shell, with the environment `caller` (proxies, registry
     credentials). The cluster file adds variables, and variables that the recipe forbids
-    are removed. Raises LaunchError if the recipe has no setup step, or the folder of
+    are removed. `folder` contains the script; default: the folder in the cluster file.
+    Raises LaunchError if the recipe has no setup step, or the folder of
     its script is unknown.
     """
     name = f"{facts.recipe} {facts.release}"
@@ -104,26 +108,23 @@ def build_setup_step(
     installed = find_installed(key, cluster) or InstalledRecipe(
         facts.recipe, facts.release
     )
-    untimed = replace(
-        cluster, time_limit=""
-    )  # it is meant for benchmarks: importing an image may take longer
+    # the time limit is meant for benchmarks: importing an image may take longer
+    untimed = replace(cluster, time_limit="")
     via = find_via(words[0]) if words else HERE
     inputs = JobInputs(
         key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller
     )
     environment = _build_environment(inputs)
-    values = find_placeholders(inputs, 1, environment)
+    nodes = 1
+    values = find_placeholders(inputs, nodes, environment)
     for assignment in assignments:
         variable, _, text = assignment.partition("=")
         if value := fill(inputs, text, values, environment):
             environment[variable] = value
     command = build_arguments(inputs, values, environment)
     if folder is None and installed.folder:
-        folder = Path(
-            fill_references(
-                str(installed.folder), caller, "`folder` in the cluster file"
-            )
-        )
+        source = "`folder` in the cluster file"
+        folder = Path(fill_references(str(installed.folder), caller, source))
     spec = JobSpec(
         case_id=name,
         key=key,
@@ -133,7 +134,7 @@ def build_setup_step(
         directory=_check_directory(name, command, folder),
         environment=tuple(environment.items()),
         secrets=find_secret_names(environment, cluster.secrets),
-        nodes=1,
+        nodes=nodes,
         gpus=0,
         gpu_hours=0.0,
     )
@@ -146,12 +147,16 @@ def is_cluster_job(step: PlannedJob) -> bool:
 
 
 def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
-    """Return the problems of a setup step as text, or ""."""
+    """Return the problems of a setup step as text, or "".
+
+    Its checks are those of a job, without what only a run needs.
+    """
     facts = step.facts
+    # the step installs into the virtual environment
+    needs_virtual_environment = facts.virtual_environment or bool(facts.python)
     facts = replace(
         facts,
-        virtual_environment=facts.virtual_environment
-        or bool(facts.python),  # the step installs into it
+        virtual_environment=needs_virtual_environment,
         needs_token=False,
         required=tuple(
             (name, meaning) for name, meaning in facts.required if name in STAGES
@@ -166,13 +171,13 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
         check_virtual_environment,
         check_python_version,
     )
+    checked_step = replace(step, facts=facts)
     checked_machine = machine or LocalMachine()
-    problems = [
-        problem
-        for check in checks
-        for problem in check(replace(step, facts=facts), checked_machine)
-    ]
-    program, path = step.spec.command[0], dict(step.spec.environment).get("PATH", "")
+    problems: list[JobProblem] = []
+    for check in checks:
+        problems += check(checked_step, checked_machine)
+    program, *_ = step.spec.command
+    path = dict(step.spec.environment).get("PATH", "")
     if is_cluster_job(step) and not shutil.which(program, path=path):
         name = load_scheduler(step.spec.via).name
         problems.append(
@@ -188,7 +193,13 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
 
 
 def _build_environment(inputs: JobInputs) -> dict[str, str]:
+    """Build the environment of a setup step.
+
+    It consists of the caller's environment, the settings and variables of the cluster
+    file, and the virtual environment, without the variables that the recipe forbids.
+    """
     cluster, environment = inputs.cluster, dict(inputs.caller)
+    # the step needs no GPU, and has no time limit
     environment |= name_settings(replace(cluster, gres="", time_limit=""))
     for name, value in (*cluster.environment, *inputs.installed.environment):
         environment[name] = fill_references(
@@ -238,11 +249,11 @@ class SetupOutput:
 
     def add(self, line: str) -> str:
         """Add a line, print it, and return it with masked secrets."""
-        self.lines.append(
-            escape(redact(line.rstrip("\r\n"), self._spec).replace("\t", "    "))
-        )
-        self._tell(self.lines[-1])
-        return self.lines[-1]
+        masked = redact(line.rstrip("\r\n"), self._spec)
+        printed = escape(masked.replace("\t", "    "))
+        self.lines.append(printed)
+        self._tell(printed)
+        return printed
 
     def add_new_lines(self, file: Path, *, ended: bool) -> None:
         """Add the lines of a file that are new since the last call.
@@ -253,8 +264,11 @@ class SetupOutput:
             text = file.read_text(encoding="utf-8", errors="replace")
         except OSError:  # the job has not started
             return
-        lines = text.split("\n")
-        for line in lines[len(self.lines) : None if ended and lines[-1] else -1]:
+        # the text after the last line break is an incomplete line, or empty
+        *lines, incomplete_line = text.split("\n")
+        if ended and incomplete_line:
+            lines.append(incomplete_line)
+        for line in lines[len(self.lines) :]:
             self.add(line)
 
     def explain_failure(self, problem: str, file: Path) -> str:
@@ -262,8 +276,10 @@ class SetupOutput:
         relevant = [
             line for line in self.lines if line.strip() and not HARMLESS.search(line)
         ]
-        last = (f"  {line}" for line in relevant[-LAST_LINES:])
-        return "\n".join([f"setup failed: {problem}", *last, f"full output: {file}"])
+        last_lines = [f"  {line}" for line in relevant[-LAST_LINES:]]
+        return "\n".join(
+            [f"setup failed: {problem}", *last_lines, f"full output: {file}"]
+        )
 
 
 def run_setup(step: PlannedJob, host: SetupHost) -> str:
@@ -274,25 +290,31 @@ def run_setup(step: PlannedJob, host: SetupHost) -> str:
     """
     host.log.parent.mkdir(parents=True, exist_ok=True)
     output = SetupOutput(step, host.tell)
-    code = _run(step, host, output)
-    if code != 0:
-        outcome = "ran out of time" if code is None else f"ended with exit code {code}"
+    exit_code = _run(step, host, output)
+    if exit_code != 0:
+        outcome = (
+            "ran out of time"
+            if exit_code is None
+            else f"ended with exit code {exit_code}"
+        )
         return output.explain_failure(
             f"{format_command(step.spec)} {outcome}", host.log
         )
-    if is_cluster_job(step) and (problem := _follow_job(step, host, output)):
-        return problem
+    if is_cluster_job(step):  # the command has only submitted a job
+        problem = _follow_job(step, host, output)
+        if problem:
+            return problem
     _print_conflicts(output.lines, host.tell)
     return _explain_missing_image(step, output, host.log)
 
 
 def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int | None:
-    """Run the setup command and collect its output.
+    """Run the setup command, and write its output to `output` and `host.log`.
 
     Returns the exit code, or None if the command was stopped at the time limit.
     """
     expired = threading.Event()
-    mark = secrets.token_hex(16)
+    mark = secrets.token_hex(16)  # identifies the processes of the command
     with host.log.open("w", encoding="utf-8") as file, _start(step.spec, mark) as child:
         started = process.make_process_record(child.pid, mark)
 
@@ -301,24 +323,24 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int | None:
             with suppress(LaunchError):  # wait for a process that cannot be killed
                 process.stop(started, GRACE_SECONDS, time.sleep)
 
-        timer = threading.Timer(
-            host.seconds, expire
-        )  # the loop below may wait for a line forever
+        # a timer, because the loop below may wait for a line forever
+        timer = threading.Timer(host.seconds, expire)
         timer.daemon = True
         timer.start()
         try:
             for line in child.stdout or ():
                 file.write(output.add(line) + "\n")
-            code = child.wait()
+            exit_code = child.wait()
         except BaseException:
             process.stop(started, GRACE_SECONDS, time.sleep)
             raise
         finally:
             timer.cancel()
-    return None if expired.is_set() else code
+    return None if expired.is_set() else exit_code
 
 
 def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
+    """Start the setup command. Raises LaunchError if it cannot be started."""
     # not process.start: its wrapper shell drops variables such as BASH_FUNC_module%%, which
     # define `module` on clusters, and would write the output with all secrets to a file
     try:
@@ -342,46 +364,51 @@ def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
 def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
     """Follow the job that the setup command submitted.
 
-    Returns the reason if it failed, or "".
+    Returns the reason if it failed, or "". If it is interrupted, cancels the job.
     """
-    scheduler, program = host.scheduler, step.spec.command[0]
-    submissions = (
-        scheduler.read_submissions(step.spec.via, "\n".join(output.lines))
-        if scheduler
-        else ()
-    )
+    scheduler = host.scheduler
+    submissions: Sequence[Submission] = ()
+    if scheduler:
+        printed = "\n".join(output.lines)
+        submissions = scheduler.read_submissions(step.spec.via, printed)
     if len(submissions) != 1 or scheduler is None:
+        program, *_ = step.spec.command
         return output.explain_failure(f"{program} printed no job id", host.log)
-    submitted = JobStatus(Phase.UNKNOWN, "", submitted=host.now())
-    job = Job(
-        1,
-        "",
-        step.spec,
-        host.log.parent,
-        job_id=submissions[0].job_id,
-        status=submitted,
+    (submission,) = submissions
+    job = Job(  # not a job of a journal
+        number=1,
+        token="",
+        spec=step.spec,
+        folder=host.log.parent,
+        job_id=submission.job_id,
+        status=JobStatus(Phase.UNKNOWN, "", submitted=host.now()),
     )
     file = scheduler.find_output(job)
-    output.lines.clear()
+    output.lines.clear()  # from here on, the lines of the job
     host.tell(f"waiting for job {job.job_id}, which writes to {file}")
+
+    def show_output(ended: bool) -> None:
+        output.add_new_lines(file, ended=ended)
+
     try:
-        problem = _wait_for_job(
-            job, scheduler, host, lambda ended: output.add_new_lines(file, ended=ended)
-        )
+        problem = _wait_for_job(job, scheduler, host, show_output)
     except BaseException:
-        host.tell(f"cancelling job {job.job_id} {scheduler.cancel([job])}".rstrip())
+        cancel_problem = scheduler.cancel([job])
+        host.tell(f"cancelling job {job.job_id} {cancel_problem}".rstrip())
         raise
-    return (
-        output.explain_failure(f"job {job.job_id}: {problem}", file) if problem else ""
-    )
+    if problem:
+        return output.explain_failure(f"job {job.job_id}: {problem}", file)
+    return ""
 
 
 def _wait_for_job(
-    job: Job, scheduler: Scheduler, host: SetupHost, show: Callable[[bool], None]
+    job: Job, scheduler: Scheduler, host: SetupHost, show_output: Callable[[bool], None]
 ) -> str:
     """Wait for the end of a job; return the error text, or "".
 
-    Keeps waiting if the scheduler does not answer.
+    `show_output` prints the new lines of the job after each poll; its argument is True
+    if the job has ended. A job that can never start, or exceeds the time limit, is
+    cancelled. Keeps waiting if the scheduler does not answer.
     """
     watch, submitted = Watch(LIMITS), host.now()
     while True:
@@ -391,7 +418,7 @@ def _wait_for_job(
             status = None  # after a while, the job is given up as lost
         now = host.now()
         decision = watch.decide(job, status, now)
-        show(decision.ended)
+        show_output(decision.ended)
         if decision.ended:
             return _explain_end(job, decision.status)
         problem = ""
@@ -410,6 +437,7 @@ def _wait_for_job(
 
 
 def _explain_end(job: Job, status: JobStatus | None) -> str:
+    """Return the reason a job failed, or "". A job without a record has failed."""
     scheduler = load_scheduler(job.spec.via)
     if status is None or status.phase is Phase.UNKNOWN:
         minutes = LIMITS.lost_seconds / 60
@@ -444,15 +472,17 @@ def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) ->
 
     Returns "" if the image exists or none is needed.
     """
+    # the paths where the image may be: the same name in several folders
     images = find_images(step.facts.image, launch_checks.find_stages(step))
-    if not images or any(image.is_file() and image.stat().st_size for image in images):
+    has_image = any(image.is_file() and image.stat().st_size for image in images)
+    if not images or has_image:
         return ""
+    name = images[0].name
     if import_command := _format_separate_import(step):
-        name = images[0].name
         return f"the setup step succeeded. Fetch the container image {name} separately:\n  {import_command}"
     folders = " or ".join(str(path.parent) for path in images)
     return output.explain_failure(
-        f"the setup step ended without an error, but left no container image {images[0].name} in {folders}",
+        f"the setup step ended without an error, but left no container image {name} in {folders}",
         file,
     )
 
@@ -460,16 +490,17 @@ def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) ->
 def list_setup_variables(
     step: PlannedJob, caller: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """List the variables that a step adds to the caller's, and its stage folders.
+    """List the variables that a step adds or changes, and its stage folders.
 
-    Sorted, with masked secrets.
+    Returns sorted (name, value) pairs with masked secrets. `caller` is the caller's
+    environment.
     """
     masked = mask_environment(step.spec.environment, step.spec.secrets)
     values = dict(step.spec.environment)
     return sorted(
-        pair
-        for pair in masked
-        if caller.get(pair[0]) != values[pair[0]] or pair[0] in STAGES
+        (name, masked_value)
+        for name, masked_value in masked
+        if caller.get(name) != values[name] or name in STAGES
     )
 
 
@@ -490,7 +521,7 @@ def describe_import(step: PlannedJob) -> str:
 def _format_separate_import(step: PlannedJob) -> str:
     """Format the command to fetch the image, if the setup script does not fetch it.
 
-    That is the case for recipes with LLMB_INSTALL.
+    That is the case for recipes with LLMB_INSTALL. Returns "" for other recipes.
     """
     environment, facts = dict(step.spec.environment), step.facts
     install = environment.get("LLMB_INSTALL")
@@ -500,8 +531,9 @@ def _format_separate_import(step: PlannedJob) -> str:
     command = (
         f"enroot import --output {target} {launch_checks.format_image_source(facts)}"
     )
-    default = next(
-        (command.via for command in facts.commands if command.name == facts.kind),
-        step.spec.via,
+    # fetch the image on a node of the scheduler that launches the recipe
+    launch_vias = (
+        documented.via for documented in facts.commands if documented.name == facts.kind
     )
-    return load_scheduler(default).format_on_node(command, environment)
+    launch_via = next(launch_vias, step.spec.via)
+    return load_scheduler(launch_via).format_on_node(command, environment)
