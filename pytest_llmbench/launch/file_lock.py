@@ -14,7 +14,8 @@ from pytest_llmbench.core.userfile import path_exists
 def acquire_lock(path: Path) -> int | None:
     """Lock a file and return its descriptor, or None if another process holds the lock.
 
-    Closing the descriptor releases the lock. Raises LaunchError if the file cannot be
+    Creates the file, and writes the process into it: `4711 on login1`. Closing the
+    descriptor releases the lock. Raises LaunchError if the file cannot be
     opened or locked.
     """
     try:
@@ -47,7 +48,7 @@ def is_locked(path: Path) -> bool:
         return False
     handle = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released by close
     except BlockingIOError:
         return True
     finally:

@@ -42,6 +42,7 @@ def measure_cost(job: Job) -> JobCost:
         return JobCost(spec.gpu_hours, exact=never_ran)
     hours_per_second = spec.occupied_gpus / SECONDS_PER_HOUR
     requeued = sum(status.earlier_seconds) * hours_per_second
+    # the length of each start before the last is known
     has_all_starts = len(status.earlier_seconds) >= status.restarts
     if status.phase is not Phase.ENDED:  # purged or lost: it may have run for any time
         return JobCost(spec.gpu_hours, requeued, requeued, exact=False)
@@ -49,7 +50,7 @@ def measure_cost(job: Job) -> JobCost:
     if seconds is None and status.started and status.ended:
         seconds = (status.ended - status.started).total_seconds()
     phase = load_scheduler(spec.via).find_phase(status.state)
-    # pytest gave the job up, but could not cancel it
+    # True if pytest gave the job up, but could not cancel it
     still_runs = status.ended_by is EndedBy.PYTEST and phase is not Phase.ENDED
     used = requeued + max(seconds or 0.0, 0.0) * hours_per_second
     return JobCost(
@@ -67,18 +68,21 @@ def describe_used(jobs: Iterable[Job]) -> str:
     """
     costs = [measure_cost(job) for job in jobs]
     at_least = "" if all(cost.exact for cost in costs) else "at least "
-    return f"{at_least}{formatting.format_hours(sum(cost.used for cost in costs))} GPU-hours used"
+    used_hours = formatting.format_hours(sum(cost.used for cost in costs))
+    return f"{at_least}{used_hours} GPU-hours used"
 
 
 def measure_running(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
     """Return the GPU-hours used so far by each running allocation."""
-    return {
-        job.identity: max((now - job.status.started).total_seconds(), 0.0)
-        * job.spec.occupied_gpus
-        / SECONDS_PER_HOUR
-        for job in list_allocations(journal)
-        if job.status and job.status.phase is Phase.RUNNING and job.status.started
-    }
+    used_hours = {}
+    for job in list_allocations(journal):
+        status = job.status
+        if status and status.phase is Phase.RUNNING and status.started:
+            seconds = max((now - status.started).total_seconds(), 0.0)
+            used_hours[job.identity] = (
+                seconds * job.spec.occupied_gpus / SECONDS_PER_HOUR
+            )
+    return used_hours
 
 
 class HoursBudget:
@@ -101,9 +105,11 @@ class HoursBudget:
         allocations."""
         self.limit = limit
         self._measure_running = measure_running
+        # GPU-hours of ended jobs and of running allocations
         self._used: dict[JobIdentity, float] = {}
+        # estimates of planned and of unfinished jobs
         self._reserved: dict[JobIdentity, float] = {}
-        self._submitted: set[JobIdentity] = set()
+        self._submitted: set[JobIdentity] = set()  # unfinished jobs
         # GPU-hours of the longest run in an allocation, by configuration
         self._longest: dict[str, float] = {}
 
@@ -112,13 +118,13 @@ class HoursBudget:
         """The GPU-hours used by ended jobs, and in allocations by ended runs."""
         return sum(self._used.values())
 
-    def add_resumed(self, jobs: Iterable[Job], live: Collection[int]) -> None:
+    def add_resumed(self, jobs: Iterable[Job], live_numbers: Collection[int]) -> None:
         """Count the jobs of a resumed session.
 
-        `live` are the numbers of its unfinished jobs.
+        `live_numbers` are the numbers of its unfinished jobs.
         """
         for job in jobs:
-            if job.number in live:
+            if job.number in live_numbers:
                 self._reserved[job.identity] = self._estimate_hours(job.spec)
                 self._submitted.add(job.identity)
             else:
@@ -137,19 +143,20 @@ class HoursBudget:
         If the estimates exceed the limit, reserves nothing and returns the reason. Jobs
         that a resumed session planned or ran before are not counted twice.
         """
-        new = {
+        new_estimates = {
             job.identity: self._estimate_hours(job.spec)
             for job in jobs
             if not self._is_counted(job)
         }
-        reserved = sum(self._reserved.values())
-        if new and self._exceeds(reserved + sum(new.values())):
-            purposes = [purpose for _case, purpose, _attempt, _repeat in new]
+        new_hours = sum(new_estimates.values())
+        reserved_hours = sum(self._reserved.values())
+        if new_estimates and self._exceeds(reserved_hours + new_hours):
+            purposes = [purpose for _case, purpose, _attempt, _repeat in new_estimates]
             runs = sum(purpose != Purpose.ALLOCATION for purpose in purposes)
             verb = "takes" if runs == 1 else "take"
             subject = f"{formatting.count_noun(runs, 'run')} {verb}"
-            return self._explain(subject, sum(new.values()), reserved)
-        self._reserved |= new
+            return self._explain_excess(subject, new_hours, reserved_hours)
+        self._reserved |= new_estimates
         return ""
 
     def admit(self, job: Job) -> str:
@@ -158,19 +165,20 @@ class HoursBudget:
         If the estimate exceeds the limit now, drops the reservation and returns the
         reason. Of the reservations, only those of submitted jobs count against the job.
         """
-        identity = job.identity
-        other_hours = sum(
+        estimated_hours = self._estimate_hours(job.spec)
+        other_submitted = self._submitted - {job.identity}
+        submitted_hours = sum(
             hours
-            for other, hours in self._reserved.items()
-            if other in self._submitted - {identity}
+            for identity, hours in self._reserved.items()
+            if identity in other_submitted
         )
-        if self._exceeds(other_hours + self._estimate_hours(job.spec)):
-            self._reserved.pop(identity, None)
-            return self._explain(
-                "the job takes", self._estimate_hours(job.spec), other_hours
+        if self._exceeds(submitted_hours + estimated_hours):
+            self._reserved.pop(job.identity, None)
+            return self._explain_excess(
+                "the job takes", estimated_hours, submitted_hours
             )
-        self._reserved[identity] = self._estimate_hours(job.spec)
-        self._submitted.add(identity)
+        self._reserved[job.identity] = estimated_hours
+        self._submitted.add(job.identity)
         return ""
 
     def add_ended(self, job: Job) -> None:
@@ -180,14 +188,15 @@ class HoursBudget:
         if job.submission in NEVER_MADE:
             return  # the job may be planned again
         cost = measure_cost(job)
-        self._used[job.identity] = (
-            cost.used if cost.exact else max(cost.used, cost.estimated)
-        )
+        used_hours = cost.used
+        if not cost.exact:  # at least the estimate
+            used_hours = max(cost.used, cost.estimated)
+        self._used[job.identity] = used_hours
         if job.spec.allocation:
             self._update_allocation(job)
 
     def _update_allocation(self, job: Job) -> None:
-        """Update the used hours of the allocation when a run in it has ended.
+        """Update the used hours of an allocation, in which the run `job` has ended.
 
         Also remember the longest completed run of each configuration.
         """
@@ -198,25 +207,28 @@ class HoursBudget:
                 self._used[identity] = hours
         # only a completed run predicts the next run
         if status and status.state == "COMPLETED":
-            hours = (
-                (status.elapsed_seconds or 0.0)
-                * job.spec.occupied_gpus
-                / SECONDS_PER_HOUR
-            )
+            seconds = status.elapsed_seconds or 0.0
+            hours = seconds * job.spec.occupied_gpus / SECONDS_PER_HOUR
             self._longest[case] = max(self._longest.get(case, 0.0), hours)
 
     def _is_counted(self, job: NextJob) -> bool:
+        """True if the budget contains the used hours or the estimate of a job."""
         return job.identity in self._used or job.identity in self._reserved
 
     def _exceeds(self, hours: float) -> bool:
+        """True if the used hours plus `hours` exceed the limit."""
         return self.used + hours > self.limit + ROUNDING
 
-    def _explain(self, subject: str, hours: float, reserved: float) -> str:
+    def _explain_excess(
+        self, subject: str, needed_hours: float, reserved_hours: float
+    ) -> str:
         """Explain an exceeded limit. `subject` includes the verb: `2 runs take`."""
-        needed, used, reserved_hours = map(
-            formatting.format_hours, (hours, self.used, reserved)
-        )
-        reserved_text = f" and {reserved_hours} reserved" if reserved else ""
+        needed = formatting.format_hours(needed_hours)
+        used = formatting.format_hours(self.used)
+        reserved_text = ""
+        if reserved_hours:
+            reserved = formatting.format_hours(reserved_hours)
+            reserved_text = f" and {reserved} reserved"
         return f"{subject} {needed} GPU-hours, but {used} of the {self.limit:,.10g} allowed are used{reserved_text}"
 
     def _estimate_hours(self, spec: JobSpec) -> float:
@@ -227,7 +239,7 @@ class HoursBudget:
         """
         if spec.purpose is Purpose.ALLOCATION:
             return 0.0
-        return max(
-            spec.gpu_hours,
-            self._longest.get(spec.case_id, 0.0) if spec.allocation else 0.0,
-        )
+        if spec.allocation:
+            longest_run = self._longest.get(spec.case_id, 0.0)
+            return max(spec.gpu_hours, longest_run)
+        return spec.gpu_hours

@@ -35,9 +35,9 @@ def redact(text: str, secrets: JobSpec | Iterable[str]) -> str:
     Also finds values quoted for a shell, a URL or JSON. `secrets` is a job, or secret
     values. A value of fewer than four characters is masked only if it is a whole word.
     """
-    return hide_values(
-        text, find_secret_values(secrets) if isinstance(secrets, JobSpec) else secrets
-    )
+    if isinstance(secrets, JobSpec):
+        secrets = find_secret_values(secrets)
+    return hide_values(text, secrets)
 
 
 def has_unknown_secrets(spec: JobSpec) -> bool:
@@ -47,26 +47,26 @@ def has_unknown_secrets(spec: JobSpec) -> bool:
     began. Unknown values cannot be masked.
     """
     environment = dict(spec.environment)
-    changed = (
-        make_digest(environment.get(name, ""), digest[:_SALT_LENGTH]) != digest
-        for name, digest in spec.digests
-    )
     # a resumed job has MASK in place of a secret that this session does not know
-    return MASK in find_secret_values(spec) or any(changed)
+    if MASK in find_secret_values(spec):
+        return True
+    for name, digest in spec.digests:
+        salt, value = digest[:_SALT_LENGTH], environment.get(name, "")
+        if make_digest(value, salt) != digest:  # changed since the submission
+            return True
+    return False
 
 
 def make_digest(value: str, salt: str = "") -> str:
     """Return a salted digest that detects a changed secret. The salt is its prefix.
 
-    The digest is too short to reveal the value.
+    Without `salt`, a random salt is chosen. The digest is too short to reveal the value.
     """
     salt = salt or secrets.token_hex(_SALT_LENGTH // 2)
-    return (
-        salt
-        + hashlib.blake2b(
-            value.encode("utf-8", "surrogateescape"), key=salt.encode(), digest_size=2
-        ).hexdigest()
+    digest = hashlib.blake2b(
+        value.encode("utf-8", "surrogateescape"), key=salt.encode(), digest_size=2
     )
+    return salt + digest.hexdigest()
 
 
 def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:
@@ -77,10 +77,15 @@ def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:
     """
     if has_unknown_secrets(spec):
         return WITHHELD
-    text = redact(quote, spec)
-    line = text.removesuffix("…")
-    forms = (form for value in find_secret_values(spec) for form in list_forms(value))
-    shared_length = max((count_shared(line, form) for form in forms), default=0)
-    return Quote(
-        line[: len(line) - shared_length] + MASK if shared_length >= SHORTEST else text
-    )
+    redacted = redact(quote, spec)
+    line = redacted.removesuffix("…")  # the mark of a truncated line
+    shared_lengths = [
+        count_shared(line, form)
+        for value in find_secret_values(spec)
+        for form in list_forms(value)
+    ]
+    # the characters at the end of the line that may begin a secret
+    shared_length = max(shared_lengths, default=0)
+    if shared_length < SHORTEST:
+        return Quote(redacted)
+    return Quote(line[: len(line) - shared_length] + MASK)

@@ -50,11 +50,9 @@ class LaunchSettings(LaunchOptions):
             "stall_limit": asdict(self.stall_limit),
             "pending_limit": self.pending_limit.total_seconds(),
         }
-        return (
-            {name: getattr(self, name) for name in (*FIXED_SETTINGS, *CLUSTER_SETTINGS)}
-            | limits
-            | paths
-        )
+        names = (*FIXED_SETTINGS, *CLUSTER_SETTINGS)
+        values = {name: getattr(self, name) for name in names}
+        return values | limits | paths
 
     def restore_recorded(self, recorded: Mapping[str, Any]) -> LaunchSettings:
         """Return these settings, completed by those recorded when the session began.
@@ -64,26 +62,26 @@ class LaunchSettings(LaunchOptions):
         LookupError, AttributeError or OverflowError if no session could have recorded
         `recorded`.
         """
-        standard = LaunchSettings()
-        for name in (*FIXED_SETTINGS[1:], *CLUSTER_SETTINGS):
-            kinds = (
-                (int, float, NoneType)
-                if name == "gpu_hours"
-                else (type(getattr(standard, name)),)
-            )
-            _require_type(name, recorded.get(name, getattr(standard, name)), *kinds)
+        defaults = LaunchSettings()
+        _, *settings_of_basic_types = FIXED_SETTINGS  # the purpose is checked below
+        for name in (*settings_of_basic_types, *CLUSTER_SETTINGS):
+            default = getattr(defaults, name)
+            types: tuple[type, ...] = (type(default),)
+            if name == "gpu_hours":  # its default is None
+                types = (int, float, NoneType)
+            _require_type(name, recorded.get(name, default), *types)
         restored = {name: recorded[name] for name in FIXED_SETTINGS if name in recorded}
         restored |= {
             name: recorded[name]
             for name in CLUSTER_SETTINGS
             if name in recorded and not getattr(self, name)
         }
-        if "stall_limit" in recorded and self.stall_limit == standard.stall_limit:
+        if "stall_limit" in recorded and self.stall_limit == defaults.stall_limit:
             limits = StallLimits(**recorded["stall_limit"])
             _require_type("tell_seconds", limits.tell_seconds, int, float, NoneType)
             _require_type("cancels", limits.cancels, bool)
             restored["stall_limit"] = limits
-        if "pending_limit" in recorded and self.pending_limit == standard.pending_limit:
+        if "pending_limit" in recorded and self.pending_limit == defaults.pending_limit:
             restored["pending_limit"] = timedelta(seconds=recorded["pending_limit"])
         if recorded.get("cluster") and self.cluster is None:
             restored["cluster"] = Path(recorded["cluster"])
@@ -93,40 +91,35 @@ class LaunchSettings(LaunchOptions):
             )
             for name, _ in restored["recipes"]:
                 _require_type("a recipe", name, str)
-        return self.replace(
-            **restored | {"purpose": Purpose(recorded.get("purpose", self.purpose))}
-        )
+        restored["purpose"] = Purpose(recorded.get("purpose", self.purpose))
+        return self.replace(**restored)
 
     def describe(self, directory: Path) -> Iterator[str]:
         """Yield the lines that describe the launch in the session's header."""
         from pytest_llmbench.launch.schedulers.registry import name_clusters
 
-        default = (
-            "the cluster of the session"
-            if self.continues
-            else f"this machine, or the cluster of its {name_clusters()}"
-        )
-        cluster = (
-            formatting.format_path(self.cluster, directory) if self.cluster else default
-        )
-        limits = (
-            f"up to {formatting.count_noun(self.repeats, 'run')} of each configuration"
-        )
-        if self.repeats > 2:
-            limits += (
-                ", all but the first run at once"
-                if self.repeats_at_once
-                else ", one after the other"
-            )
-        yield (
-            f"launch on: {cluster}; {limits}"
-            if self.purpose is Purpose.MEASURE
-            else f"launch on: {cluster}"
-        )
+        if self.cluster:
+            cluster = formatting.format_path(self.cluster, directory)
+        elif self.continues:
+            cluster = "the cluster of the session"
+        else:
+            cluster = f"this machine, or the cluster of its {name_clusters()}"
+        repeats = ""
+        if self.purpose is Purpose.MEASURE:
+            most_runs = formatting.count_noun(self.repeats, "run")
+            repeats = f"; up to {most_runs} of each configuration"
+            if self.repeats > 2 and self.repeats_at_once:
+                repeats += ", all but the first run at once"
+            elif self.repeats > 2:
+                repeats += ", one after the other"
+        yield f"launch on: {cluster}{repeats}"
         if self.journal:
             yield f"journal: {formatting.format_path(self.journal, directory)}"
-        is_kept = self.continues and self.stall_limit == LaunchSettings().stall_limit
-        yield f"stalls: {'as when the session began' if is_kept else _describe_stall_limit(self.stall_limit)}"
+        stalls = _describe_stall_limit(self.stall_limit)
+        # the recorded limit is used unless a new one is given
+        if self.continues and self.stall_limit == LaunchSettings().stall_limit:
+            stalls = "as when the session began"
+        yield f"stalls: {stalls}"
         if self.purpose is not Purpose.MEASURE:
             yield f"purpose: {self.purpose}, not judged against a baseline"
         if self.ignored:
@@ -134,20 +127,23 @@ class LaunchSettings(LaunchOptions):
 
 
 def _make_absolute(text: str) -> str:
-    """Make the path of a file of variants absolute; a range of commits is unchanged."""
-    return text if not text or text.startswith(COMMITS) else str(Path(text).absolute())
+    """Make the path of a file of variants absolute.
+
+    A range of commits (`git:v1..v2`) and "" are unchanged.
+    """
+    if not text or text.startswith(COMMITS):
+        return text
+    return str(Path(text).absolute())
 
 
 def _describe_stall_limit(limit: StallLimits) -> str:
+    """Describe when stalled jobs are reported and cancelled."""
     if limit.tell_seconds is not None:
         minutes = limit.tell_seconds / 60
         return f"warn after {minutes:g} min, cancel after {2 * minutes:g} min"
     warning = "warn after 10 min or 20 step times (before the first step: 30 min)"
-    return (
-        f"{warning}, cancel after twice that"
-        if limit.cancels
-        else f"{warning}, never cancel"
-    )
+    cancelling = "cancel after twice that" if limit.cancels else "never cancel"
+    return f"{warning}, {cancelling}"
 
 
 def resolve_launch(
@@ -168,11 +164,11 @@ def resolve_launch(
     return settings
 
 
-def _require_type(name: str, value: object, *kinds: type) -> None:
-    if type(value) not in kinds:  # not isinstance: True is an int
-        raise TypeError(
-            f"{name}: found {value!r:.40}, expected {' or '.join(kind.__name__ for kind in kinds)}"
-        )
+def _require_type(name: str, value: object, *types: type) -> None:
+    """Raise TypeError if the type of the recorded setting `name` is not in `types`."""
+    if type(value) not in types:  # not isinstance: True is an int
+        expected = " or ".join(allowed.__name__ for allowed in types)
+        raise TypeError(f"{name}: found {value!r:.40}, expected {expected}")
 
 
 # settings that a session keeps to its end, whatever the options of a session that
@@ -198,7 +194,7 @@ CLUSTER_SETTINGS = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hour
 
 
 def _choose_purpose(values: OptionValues) -> Purpose:
-    """Return the purpose that an option requests.
+    """Return the purpose that an option requests; default: MEASURE.
 
     Raises SettingsError if several options request one.
     """
@@ -222,12 +218,12 @@ def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
         for name in ("dry_run", "submit_only", "collect", "resume")
         if getattr(settings, name)
     ]
-    allowed = (
+    allowed_pairs = (
         ["dry_run", "resume"],
         ["submit_only", "resume"],
         ["dry_run", "submit_only"],
     )
-    if len(modes) > 1 and modes not in allowed:
+    if len(modes) > 1 and modes not in allowed_pairs:
         first, second = (f"--llmb-{name.replace('_', '-')}" for name in modes[:2])
         raise SettingsError(f"{first} and {second} exclude each other")
     if settings.session and not settings.continues:

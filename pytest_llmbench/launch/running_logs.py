@@ -43,6 +43,7 @@ class RunningLogs:
         """The baselines in `catalog` define the log format of each configuration."""
         self._catalog = catalog
         self._now = now
+        # by job number and number of restarts
         self._logs: dict[tuple[int, int], _FollowedLog] = {}
 
     def read_progress(self, job: Job) -> LogProgress:
@@ -50,25 +51,24 @@ class RunningLogs:
 
         Never raises an error for a log that is missing or cannot be read.
         """
-        places = join_first([str(path) for path in list_log_paths(job)], 2)
+        searched_paths = join_first([str(path) for path in list_log_paths(job)], 2)
         prints_late = all(
             get_dialect(baseline.dialect).prints_late
             for baseline in self._catalog.baselines[job.spec.key]
         )
-        no_progress = LogProgress(place=places, prints_late=prints_late)
+        no_progress = LogProgress(place=searched_paths, prints_late=prints_late)
         try:
             log = self._find_log(job)
             if log is None:
                 return no_progress
             if is_compressed(str(log.path)):
-                return replace(
-                    no_progress, problem=f"{log.path} is compressed while it grows"
-                )
+                problem = f"{log.path} is compressed while it grows"
+                return replace(no_progress, problem=problem)
             progress = log.find_life_signs()
         except (LogError, OSError) as error:
             return replace(no_progress, problem=str(error))
         self._get_followed(job).has_steps |= progress.steps > 0
-        return replace(progress, place=places, prints_late=prints_late)
+        return replace(progress, place=searched_paths, prints_late=prints_late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
         """Return the last step in a job's log, or None.
@@ -89,30 +89,28 @@ class RunningLogs:
 
         A requeued job may write another log.
         """
-        start = job.number, job.status.restarts if job.status else 0
-        return self._logs.setdefault(start, _FollowedLog())
+        restarts = job.status.restarts if job.status else 0
+        return self._logs.setdefault((job.number, restarts), _FollowedLog())
 
     def _find_log(self, job: Job) -> Growing | None:
-        """Find the log of a job.
+        """Find the log of a job, or return None.
 
-        The search is repeated until the log has steps, because another file may turn
-        out to be the log. It is also repeated after a requeue, which may start another
-        log.
+        The search is repeated after growing pauses, until the log has steps, because
+        another file may turn out to be the log. After a requeue it is always repeated,
+        because the job may write another log. Between two searches, returns the result
+        of the last search.
         """
         followed, now = self._get_followed(job), self._now()
-        waited_seconds = (
-            (now - followed.searched_at).total_seconds()
-            if followed.searched_at
-            else -1.0
-        )
-        is_final = followed.has_steps and not (job.status and job.status.restarts)
-        # a clock that was set back must not stop the search
-        if is_final or 0 <= waited_seconds < followed.pause_seconds:
+        was_requeued = job.status is not None and job.status.restarts > 0
+        if followed.has_steps and not was_requeued:
             return followed.log
-        followed.pause_seconds = min(
-            max(2 * followed.pause_seconds, FIRST_SEARCH_SECONDS),
-            LONGEST_SEARCH_SECONDS,
-        )
+        if followed.searched_at is not None:
+            waited_seconds = (now - followed.searched_at).total_seconds()
+            # negative if the clock was set back, which must not stop the search
+            if 0 <= waited_seconds < followed.pause_seconds:
+                return followed.log
+        longer_pause = max(2 * followed.pause_seconds, FIRST_SEARCH_SECONDS)
+        followed.pause_seconds = min(longer_pause, LONGEST_SEARCH_SECONDS)
         followed.searched_at = now
         path = _search_log(job)
         if path and (followed.log is None or followed.log.path != path):
@@ -129,16 +127,17 @@ def _search_log(job: Job) -> Path | None:
     """Search the log of a job's latest attempt. Returns None if there is none."""
     since = estimate_submission(job)
     runs = find_runs([path for path in list_log_paths(job) if path_exists(path)]).runs
-    logs = [
-        run.attempts[-1].log
-        for run in runs
+    logs = []
+    for run in runs:
+        if run.job_id != job.scheduler_id or not run.attempts:
+            continue
         # a scheduler that was set up again restarts at job id 1: older files belong to
         # another job
-        if run.job_id == job.scheduler_id
-        and run.attempts
-        and not (since and run.modified and run.modified < since)
-    ]
+        if since and run.modified and run.modified < since:
+            continue
+        logs.append(run.attempts[-1].log)
     # a run in an allocation also has the output of its script, which is a log only if
     # there is no other
-    logs = [log for log in logs if job.folder not in log.parents] or logs
-    return logs[-1] if logs else None
+    training_logs = [log for log in logs if job.folder not in log.parents]
+    candidates = training_logs or logs
+    return candidates[-1] if candidates else None
