@@ -60,7 +60,7 @@ def has_unknown_secrets(spec: JobSpec) -> bool:
 def make_digest(value: str, salt: str = "") -> str:
     """Return a salted digest that detects a changed secret. The salt is its prefix.
 
-    Without `salt`, a random salt is chosen. The digest is too short to reveal the value.
+    The default is a random salt. The digest is too short to reveal the value.
     """
     salt = salt or secrets.token_hex(_SALT_LENGTH // 2)
     digest = hashlib.blake2b(

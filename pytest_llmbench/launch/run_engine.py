@@ -64,7 +64,10 @@ NOT_STARTED = {
 
 @dataclass(slots=True)
 class _Configuration:
-    """The state of one launched configuration. `result` is None until its conclusion."""
+    """The state of one launched configuration.
+
+    `result` is None until its conclusion.
+    """
 
     history: RunHistory
     notes: list[str] = field(default_factory=list)
@@ -94,7 +97,8 @@ class RunEngine:
 
         `build_profile` may raise LaunchError. `build_check` builds the site's own check
         of some nodes. `suspects` are nodes that the history names as slow; runs on them
-        confirm this before all other jobs. `release` ends the allocation of a configuration.
+        confirm this before all other jobs. `release` ends the allocation of a
+        configuration.
         """
         self._policies = policies
         self._configurations = {
@@ -227,7 +231,7 @@ class RunEngine:
                 self._judge_runs(configuration)
             elif self._start(configuration, step):
                 return list(step.runs)
-            else:  # apply the policy again: without these runs, it concludes
+            else:  # apply the policy again, which now must decide without these runs
                 is_retry = step.runs[0].attempt > 1
                 # a refused retry forbids only retries, a refused new run also new runs
                 configuration.history = dataclasses.replace(
@@ -280,7 +284,7 @@ class RunEngine:
     def _use_excluded_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
         """Stop excluding confirmed slow nodes if a run needs them, and note this.
 
-        `spec` is the run, without these nodes in its `exclude`.
+        `spec` is the next run. It needs them if it excludes other nodes than all runs.
         """
         history = configuration.history
         if spec.exclude != history.run_spec.exclude:
@@ -390,7 +394,7 @@ class RunEngine:
         return [profile] if self._may_follow(configuration, profile) else []
 
     def _may_follow(self, configuration: _Configuration, job: NextJob) -> bool:
-        """Reserve the GPU-hours of a follow-up job. Returns False if too few are left."""
+        """Reserve the GPU-hours of a follow-up job; False if too few are left."""
         return self._reserve(configuration, [job], NOT_STARTED[job.spec.purpose])
 
     # --- results ----------------------------------------------------------------------

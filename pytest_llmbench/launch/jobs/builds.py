@@ -66,7 +66,7 @@ class Builder:
 
     @contextmanager
     def _lock_checkout(self, checkout: Path) -> Iterator[None]:
-        """Lock a checkout in the block. Before, wait for a session that has it locked."""
+        """Lock a checkout, after waiting for a session that has it locked."""
         lock_file = checkout.with_name(f"{checkout.name}.build.lock")
         while (lock := acquire_lock(lock_file)) is None:
             self._sleep(1.0)

@@ -144,8 +144,8 @@ class Engine:
 
         `begin` returns the jobs to submit first, if not all of `specs`. `on_job_end`
         may get a job of status UNKNOWN, whose record was lost: only its log shows how
-        it ended. Raises LaunchError if a scheduler does not answer for too long; its jobs
-        keep running.
+        it ended. Raises LaunchError if a scheduler does not answer for too long; its
+        jobs keep running.
         """
         self._on_job_end = on_job_end
         self._enqueue(begin() if begin else map(NextJob, specs))
@@ -419,7 +419,7 @@ class Engine:
         self._dispatch(replace(refused, spec=job.spec))
 
     def _record_failure(self, job: Job, state: SubmissionState, text: str = "") -> Job:
-        """Record in the journal that a job was not submitted. Returns the new record."""
+        """Record in the journal that a job was not submitted. Returns the job."""
         return self._journal.record_failure(
             job.number, describe_problem(state, text), self._now(), state
         )

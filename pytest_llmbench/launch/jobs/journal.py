@@ -538,7 +538,10 @@ def _read_index(index: Path | None) -> list[tuple[str, Path]]:
 
 
 def _is_unfinished(folder: Path, session: str) -> bool:
-    """True if the journal in `folder` can be read and contains the session unfinished."""
+    """True if a session in the journal of `folder` is unfinished.
+
+    False if the journal cannot be read.
+    """
     query = "SELECT 1 FROM session WHERE id = ? AND finished IS NULL"
     with suppress(
         sqlite3.Error, ValueError

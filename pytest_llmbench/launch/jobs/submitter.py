@@ -31,7 +31,8 @@ def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
     """Submit a job, after marking the run of a variant.
 
     The marker is a file next to the log of the run, or if that path is unknown, a line
-    in the file TRIALS_FILE of each folder that may contain the log. Raises SubmitError, also if the marker cannot be written.
+    in the file TRIALS_FILE of each folder that may contain the log. Raises SubmitError,
+    also if the marker cannot be written.
     """
     if job.spec.purpose not in TRIALS:
         return scheduler.submit(job)
