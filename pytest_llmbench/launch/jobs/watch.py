@@ -58,7 +58,7 @@ CANCEL = 2.0  # a stalled job is cancelled at this multiple of its limit
 LONGEST_INTERVAL = 120.0
 
 # A job may run for this many times its estimate, plus the time for its start, but at
-# least for SHORTEST_RUN_LIMIT (see `limit_running`).
+# least for SHORTEST_RUN_LIMIT (see `find_running_limit`).
 ESTIMATE_FACTOR, START_ALLOWANCE, SHORTEST_RUN_LIMIT = 4.0, 3600.0, 7200.0
 
 SECONDS_PER_HOUR = 3600.0
@@ -286,7 +286,7 @@ def _has_new_progress(memory: _StallMemory, progress: LogProgress) -> bool:
 
 def _record_progress(memory: _StallMemory, progress: LogProgress) -> None:
     """Record progress; if it is a step, also the gap before it."""
-    # fewer steps than before are no progress: another log, as after a requeue
+    # fewer steps than before are not a new step: another log, as after a requeue
     if progress.steps > memory.steps:
         if not memory.has_stepped:  # several steps at once: the log is written rarely
             memory.slowest_gap = min(memory.since_step, progress.taken_seconds)
@@ -325,9 +325,7 @@ BLOCKED_SECONDS = 10.0  # a permanent reason must persist for this time, poll af
 # the same for the nodes of an A/B or a search: a node may come back
 GONE_SECONDS = 600.0
 
-CANCEL_AGAIN_SECONDS = (
-    60.0  # a job that does not end is cancelled again after this time
-)
+CANCEL_AGAIN_SECONDS = 60.0  # a job that does not end is cancelled again after this
 REPORT_AGAIN_SECONDS = 300.0  # between two messages that a scheduler does not answer
 
 
