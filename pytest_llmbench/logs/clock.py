@@ -38,16 +38,22 @@ _MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 STAMPS = tuple(
     re.compile(pattern)
     for pattern in (
+        # "2026-01-31 12:00:00,123" or "2026/01/31T12:00:00 +01:00"
         rb"(?<!\d)(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _]"
         + _TIME
         + _ZONE,
+        # "01/31/2026, 12:00:00"
         rb"(?<!\d)(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>20\d\d),? " + _TIME,
+        # "I0131 12:00:00.123456", as glog and absl print
         rb"[DIWEF](?P<month>\d\d)(?P<day>\d\d) " + _TIME,
+        # "01-31 12:00:00"
         rb"(?<!\d)(?P<month>\d\d)[-/](?P<day>\d\d) " + _TIME,
+        # "Jan 31 12:00:00" or "Jan 31 2026 12:00:00"
         rb"(?P<name>"
         + b"|".join(_MONTHS)
         + rb") {1,2}(?P<day>\d{1,2}) (?:(?P<year>20\d\d) )?"
         + _TIME,
+        # "[12:00:00"
         rb"\A[^\w\r\n]{0,3}" + _TIME,
     )
 )
@@ -88,22 +94,16 @@ def read_stamps(
     stamps alike.
     """
     if kind is None:
-        kind = next(
-            (
-                found
-                for prefix in prefixes
-                if (found := _find_format(prefix)) is not None
-            ),
-            None,
-        )
+        formats = map(_find_format, prefixes)
+        kind = next((index for index in formats if index is not None), None)
     if kind is None:
         return [NAN] * len(prefixes), None
-    search, period = STAMPS[kind].search, _PERIODS[kind]
-    stamps = [
-        NAN if (match := search(prefix)) is None else _count_seconds(match)
-        for prefix in prefixes
-    ]
-    return _unwrap(stamps, period) if period else stamps, kind
+    matches = map(STAMPS[kind].search, prefixes)
+    stamps = [NAN if match is None else _count_seconds(match) for match in matches]
+    period = _PERIODS[kind]
+    if period:
+        stamps = _unwrap(stamps, period)
+    return stamps, kind
 
 
 def _find_format(prefix: bytes) -> int | None:
@@ -120,6 +120,7 @@ def _unwrap(stamps: Sequence[float], period: float) -> list[float]:
     unwrapped = []
     shift, before = 0.0, NAN
     for stamp in stamps:
+        # False if one of the stamps is NaN. A small fall is no new period.
         if before - stamp > period / 2:
             shift += period
         before = before if math.isnan(stamp) else stamp
@@ -139,19 +140,13 @@ def _count_seconds(match: re.Match[bytes]) -> float:
     seconds = (
         int(groups["hour"]) * 3600 + int(groups["minute"]) * 60 + int(groups["second"])
     )
-    fraction = groups["part"]
+    fraction = float(b"." + groups["part"]) if groups["part"] else 0.0
+    zone_seconds = 0
     zone = groups.get("zone")
-    zone_seconds = (
-        (int(zone) * 3600 + int(zone[:1] + (groups["zone_minute"] or b"0")) * 60)
-        if zone
-        else 0
-    )
-    return (
-        days * _DAY
-        + seconds
-        - zone_seconds
-        + (float(b"." + fraction) if fraction else 0.0)
-    )
+    if zone:  # "-05" and "30": the minutes have the sign of the hours
+        zone_minutes = zone[:1] + (groups["zone_minute"] or b"0")
+        zone_seconds = int(zone) * 3600 + int(zone_minutes) * 60
+    return days * _DAY + seconds - zone_seconds + fraction
 
 
 @lru_cache(maxsize=64)
@@ -162,17 +157,19 @@ def _count_days(year: bytes | None, month: bytes | None, day: bytes | None) -> f
     """
     if month is None or day is None:
         return 0.0
-    number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
+    year_number = int(year) if year else _LEAP_YEAR
+    month_number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
     try:
-        return float(
-            date(int(year) if year else _LEAP_YEAR, number, int(day)).toordinal()
-        )
+        return float(date(year_number, month_number, int(day)).toordinal())
     except ValueError:
         return NAN
 
 
 def find_pauses(text: bytes, begin: int, end: int) -> int:
-    """Return the kinds of pauses (`PauseKind`) announced in `text[begin:end]`, or 0."""
+    """Return the kinds of pauses announced in `text[begin:end]`, or 0.
+
+    Several kinds of `PauseKind` are added up.
+    """
     return sum(
         kind
         for kind, words in PAUSES.items()
@@ -231,17 +228,12 @@ class LineClocks:
                 )
             timed = np.flatnonzero(possible & ~np.isnan(stamps)).tolist()
             ranks = list(map(GET_RANK, map(GET_FIELD["origin"], records)))
-            by_rank = (
-                {ranks[0]: timed}
-                if ranks.count(ranks[0]) == len(ranks)
-                else _group_rows(timed, ranks)
-            )
+            has_one_rank = ranks.count(ranks[0]) == len(ranks)
+            by_rank = {ranks[0]: timed} if has_one_rank else _group_rows(timed, ranks)
             for rank, rows in by_rank.items():
-                rank_records = (
-                    records
-                    if len(rows) == len(records)
-                    else [records[row] for row in rows]
-                )
+                rank_records = records
+                if len(rows) < len(records):
+                    rank_records = [records[row] for row in rows]
                 if rank_records:
                     self._find_pauses(
                         rank, chunk, rank_records, seconds[rows], stamps[rows]
@@ -249,22 +241,25 @@ class LineClocks:
         self._find_announced_pauses(chunk)
 
     def _read_stamps(self, chunk: ByteChunk, offsets: Sequence[int]) -> Sequence[float]:
-        """Return the stamps before the records at `offsets`, NaN if missing."""
+        """Return the stamps before the records at `offsets`, NaN if missing.
+
+        Also adds them to `stamps`.
+        """
         prefixes = [_cut_prefix(chunk, offset) for offset in offsets]
         if not any(prefixes):
             return [NAN] * len(offsets)
         stamps, self._kind = read_stamps(prefixes, self._kind)
-        # unwraps from the last stamp of the chunk before
-        if self._kind is not None and _PERIODS[self._kind]:
-            stamps = _unwrap([self._last_stamp, *stamps], _PERIODS[self._kind])[1:]
+        period = 0.0 if self._kind is None else _PERIODS[self._kind]
+        if period:  # unwrap from the last stamp of the chunk before
+            _, *stamps = _unwrap([self._last_stamp, *stamps], period)
             self._last_stamp = next(
                 (stamp for stamp in reversed(stamps) if not math.isnan(stamp)),
                 self._last_stamp,
             )
         self.stamps.update(
-            pair
-            for pair in zip(offsets, stamps, strict=True)
-            if not math.isnan(pair[1])
+            (offset, stamp)
+            for offset, stamp in zip(offsets, stamps, strict=True)
+            if not math.isnan(stamp)
         )
         return stamps
 
@@ -287,24 +282,21 @@ class LineClocks:
             stamps = np.append(before.stamp, stamps)
         first_row = 0 if before else 1  # index of the record after the first gap
         step_seconds = np.maximum(1, np.diff(steps)) * seconds[first_row:]
-        for gap in np.flatnonzero(
-            mark_long_gaps(np.diff(stamps), step_seconds)
-        ).tolist():
-            record = records[gap + first_row]
-            offset = record.origin.offset - chunk.offset
+        is_long = mark_long_gaps(np.diff(stamps), step_seconds)
+        for gap in np.flatnonzero(is_long).tolist():
+            row = gap + first_row
+            record = records[row]
+            announced = 0
             if gap == 0 and before:
                 begin = max(0, before.stop - chunk.offset)
-                announced = (
-                    self._announced.get(rank, 0)
-                    if before.stop < chunk.offset + chunk.start
-                    else 0
-                )
+                if before.stop < chunk.offset + chunk.start:
+                    # The last record is in an earlier chunk, and its pause may be, too.
+                    announced = self._announced.get(rank, 0)
             else:
-                begin = _find_record_stop(chunk, records[gap + first_row - 1])
-                announced = 0
-            kinds = announced | find_pauses(
-                chunk.text, begin, find_line_begin(chunk.text, begin, offset)
-            )
+                begin = _find_record_stop(chunk, records[row - 1])
+            offset = record.origin.offset - chunk.offset
+            line_begin = find_line_begin(chunk.text, begin, offset)
+            kinds = announced | find_pauses(chunk.text, begin, line_begin)
             if kinds:
                 self.paused[record.origin.offset] = kinds
         self._last[rank] = _LastRecord(
@@ -321,7 +313,8 @@ class LineClocks:
         if chunk.whole or not self._last:
             return
         begin = max(chunk.stop - TAIL_BYTES, chunk.start)
-        announced = {
+        # the last offset of each kind, -1 if not announced
+        last_offsets = {
             kind: max(chunk.text.rfind(word, begin, chunk.stop) for word in words)
             for kind, words in PAUSES.items()
         }
@@ -329,8 +322,9 @@ class LineClocks:
             stop = last.stop - chunk.offset
             # earlier announcements still count if this chunk has no step of the rank
             carried_over = self._announced.get(rank, 0) if stop < chunk.start else 0
+            earliest = max(stop, begin)
             after_step = sum(
-                kind for kind, offset in announced.items() if offset >= max(stop, begin)
+                kind for kind, offset in last_offsets.items() if offset >= earliest
             )
             self._announced[rank] = carried_over | after_step
 
@@ -364,9 +358,8 @@ def _cut_prefix(chunk: ByteChunk, offset: int) -> bytes:
     # most records are at the beginning of a line
     if start and chunk.text[start - 1] in b"\n\r":
         return b""
-    return chunk.text[
-        find_line_begin(chunk.text, max(0, start - REACH_BACK), start) : start
-    ]
+    begin = find_line_begin(chunk.text, max(0, start - REACH_BACK), start)
+    return chunk.text[begin:start]
 
 
 # --- times of steps that print a stamp, or the time since the start -------------------
@@ -451,25 +444,28 @@ def time_steps(
     gaps = sorted(record.step - before.step for before, record in pairwise(records))
     if not gaps:
         return [record._replace(resolution=0.0) for record in records]
-    index, jump = find_set_clock(records) if first_step is None else (0, 0.0)
     usual_gap = gaps[len(gaps) // 2]
     first = records[0]._replace(mean_of=min(records[0].step, usual_gap) or 1)
-    # the clock restarted before the first step
-    if first_step is not None and first.since is not None and first.since[1] == 0:
-        first = _set_time(first, *first.since, 0.0)
-    elif first_step is not None and 0 < first.step - first_step + 1 <= usual_gap:
-        first = _set_time(first, first_step - 1, 0.0, 0.0)
+    if first_step is None:
+        first = first._replace(resolution=0.0)
+    elif first.since is not None and first.since[1] == 0:
+        # the clock restarted before the first step
+        step_before, stamp_before = first.since
+        first = _set_time(first, step_before, stamp_before, other_unit=0.0)
+    elif 0 < first.step - first_step + 1 <= usual_gap:
+        # the clock started with the training
+        first = _set_time(first, first_step - 1, stamp=0.0, other_unit=0.0)
     else:
         first = first._replace(resolution=0.0)
     timed = [
         first,
         *(_time_after(record, before) for before, record in pairwise(records)),
     ]
+    index, jump = find_set_clock(records) if first_step is None else (0, 0.0)
     if jump:
         before, after = records[index - 1], records[index]
-        timed[index] = _time_after(
-            after._replace(stamp=after.stamp - jump), before
-        )._replace(stamp=after.stamp)
+        without_jump = after._replace(stamp=after.stamp - jump)
+        timed[index] = _time_after(without_jump, before)._replace(stamp=after.stamp)
     return timed
 
 
@@ -485,31 +481,25 @@ def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
     stamps = [record.stamp for record in records]
     if all(0 <= after - before < HOUR - SLACK for before, after in pairwise(stamps)):
         return 0, 0.0
-    passed = [
-        record.stamp - _get_begin(record, before)[1]
-        for before, record in pairwise(records)
-    ]
+    passed = []  # seconds of the clock before each record but the first
+    for before, record in pairwise(records):
+        _, stamp_before = _get_begin(record, before)
+        passed.append(record.stamp - stamp_before)
     jumps = [
-        number
-        for number, seconds in enumerate(passed, 1)
-        if not 0 <= seconds < HOUR - SLACK
+        index
+        for index, seconds in enumerate(passed, 1)
+        if not 0 <= seconds < HOUR - SLACK and not math.isnan(seconds)
     ]
-    jumps = [number for number in jumps if not math.isnan(passed[number - 1])]
     if len(jumps) != 1:
         return 0, 0.0
-    index = jumps[0]
+    (index,) = jumps
     jump = math.copysign(HOUR, passed[index - 1])
-    usual_seconds = _estimate_gap(
-        [seconds for number, seconds in enumerate(passed, 1) if number != index],
-        records,
-        index,
-    )
-    likely = (
-        abs(passed[index - 1] - jump - usual_seconds)
-        <= SLACK + usual_seconds
-        < HOUR / 3
-    )
-    if not likely or (jump > 0 and not _prints_usual_rate(records, index)):
+    passed_elsewhere = [*passed[: index - 1], *passed[index:]]
+    usual_seconds = _estimate_gap(passed_elsewhere, records, index)
+    seconds_without_jump = passed[index - 1] - jump
+    slack = SLACK + usual_seconds
+    is_likely = slack < HOUR / 3 and abs(seconds_without_jump - usual_seconds) <= slack
+    if not is_likely or (jump > 0 and not _prints_usual_rate(records, index)):
         return 0, 0.0
     return index, jump
 
@@ -549,7 +539,10 @@ def _time_after(record: StepRecord, before: StepRecord) -> StepRecord:
 
 
 def _get_begin(record: StepRecord, before: StepRecord) -> tuple[int, float]:
-    """Return the step and the clock at which the time of a record begins."""
+    """Return the step and the clock at which the time of a record begins.
+
+    This is its `since`, if that is not earlier than the record `before`.
+    """
     if record.since and before.step <= record.since[0] < record.step:
         return record.since
     return before.step, before.stamp
@@ -572,8 +565,7 @@ def _set_time(
 
 def _round_difference(difference: float, unit: float) -> float:
     """Round the difference of two clocks to the digits that both print."""
-    return (
-        round(difference, 1 + math.ceil(-math.log10(unit)))
-        if unit > 0 and math.isfinite(difference)
-        else difference
-    )
+    if unit > 0 and math.isfinite(difference):
+        digits = math.ceil(-math.log10(unit))
+        return round(difference, digits + 1)
+    return difference

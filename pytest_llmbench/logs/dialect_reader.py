@@ -95,12 +95,14 @@ class ModuleReader(DialectReader):
         super().__init__(DIALECTS[name])
         module = import_module(f"pytest_llmbench.logs.dialects.{name}")
         self._read_step: StepParser = module.read_step
-        for function in {
+        optional_functions = {
             "read_columns",
             "merge_records",
             "resolve_steps",
             "time_steps",
-        } & vars(module).keys():
+        }
+        # Those that the module defines replace the methods of `DialectReader`.
+        for function in optional_functions & vars(module).keys():
             setattr(self, function, getattr(module, function))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReader:
@@ -206,12 +208,8 @@ def read_segments(
         for begin, end in pairwise(bounds)
     ]
     uniform = tuple(segment for segment in segments if segment is not None)
-    return (
-        uniform
-        if len(uniform) == len(segments)
-        and len({segment.rank for segment in uniform}) == 1
-        else None
-    )
+    has_one_rank = len({segment.rank for segment in uniform}) == 1
+    return uniform if len(uniform) == len(segments) and has_one_rank else None
 
 
 def _read_segment(
@@ -226,32 +224,33 @@ def _read_segment(
         return None  # the last line is incomplete, or two records share a line
     rank = _read_rank(text, offsets)
     if rank is None or max(map(sub, stops, offsets)) >= REACH:
-        return None
+        return None  # several ranks, or a record that is longer than the context
     columns = reader(text, offsets, stops)
     if columns is None or any(map(ge, columns.step, columns.step[1:])):
-        return None
+        return None  # several layouts, or step numbers that do not ascend
     lines = _number_lines(text, offsets, stops)
     kept_rows = columns.kept if columns.kept is not None else range(len(offsets))
     first, last_kept, last = kept_rows[0], kept_rows[-1], len(offsets) - 1
     if any(offsets[first] < end < offsets[last_kept] for end in ends):
-        return None
+        return None  # training ended before the last step
     repeated = columns.repeated and columns.repeated._replace(
         first=lines[columns.repeated.first]
     )
     paused = _find_pauses(
         columns,
         text,
-        [offsets[row] for row in kept_rows],
-        [stops[row] for row in kept_rows],
+        offsets=[offsets[row] for row in kept_rows],
+        stops=[stops[row] for row in kept_rows],
     )
-    steps = _build_steps(
-        columns,
-        lines if columns.kept is None else [lines[row] for row in kept_rows],
-        paused,
-    )
-    begin, end = ((offsets[row], lines[row]) for row in (first, last))
+    kept_lines = lines if columns.kept is None else [lines[row] for row in kept_rows]
     return UniformSegment(
-        steps, rank, columns.total, begin, end, repeated, columns.loss_digits
+        _build_steps(columns, kept_lines, paused),
+        rank,
+        columns.total,
+        begin=(offsets[first], lines[first]),
+        end=(offsets[last], lines[last]),
+        repeated=repeated,
+        loss_digits=columns.loss_digits,
     )
 
 
@@ -266,9 +265,9 @@ def _find_pauses(
         return _fill(len(columns.step), 0)
     paused = np.zeros(len(columns.step), dtype=np.int64)
     step_seconds = np.diff(columns.step) * np.array(columns.seconds[1:])
-    for row in np.flatnonzero(
-        mark_long_gaps(np.diff(columns.stamp), step_seconds)
-    ).tolist():
+    is_long = mark_long_gaps(np.diff(columns.stamp), step_seconds)
+    for row in np.flatnonzero(is_long).tolist():
+        # The announcement is between the two records.
         paused[row + 1] = find_pauses(text, stops[row], offsets[row + 1])
     return paused
 
@@ -278,6 +277,7 @@ def _number_lines(
 ) -> list[int]:
     """Return the 1-based line numbers of the records from `offsets` to `stops`."""
     lines = [text.count(b"\n", 0, offsets[0]) + 1]
+    # the end of each record, and the beginning of the next one
     for stop, offset in zip(stops, offsets[1:], strict=False):
         between = text.count(b"\n", stop + 1, offset) if stop + 1 < offset else 0
         lines.append(lines[-1] + 1 + between)
@@ -308,6 +308,7 @@ class FieldTable:
             field.name: re.compile(rb"%b|-?%b" % (field.finite, NOT_FINITE))
             for field in fields
         }
+        # each field with the check for a complete number
         self._checked = tuple(
             (field, self.numbers[field.name].fullmatch) for field in fields
         )
@@ -356,14 +357,12 @@ class FieldTable:
         The pattern has a group if the name is a field of the table. `assign` separates
         name and value; `other` matches the value of any other field.
         """
-        fields = self.by_name
-        values = [
-            b"(%b)" % fields[name].finite if name in fields else other for name in names
-        ]
-        return [
-            re.escape(name) + assign + value
-            for name, value in zip(names, values, strict=True)
-        ]
+        patterns = []
+        for name in names:
+            field = self.by_name.get(name)
+            value = b"(%b)" % field.finite if field else other
+            patterns.append(re.escape(name) + assign + value)
+        return patterns
 
 
 def _parse_numbers(
@@ -400,7 +399,8 @@ def count_most_digits(printed: Sequence[bytes] | None) -> int:
 def list_names(fields: Sequence[bytes], assign: bytes) -> tuple[bytes, ...]:
     """Return the field names of a record.
 
-    Returns () if a part is not a field, or if two fields have the same name.
+    `fields` are the parts of its text, such as `loss: 2.5` for the separator `: ` in
+    `assign`. Returns () if a part is not a field, or if two fields have the same name.
     """
     names = tuple(field.partition(assign)[0] for field in fields if assign in field)
     return names if len(set(names)) == len(fields) else ()
@@ -422,7 +422,8 @@ def _read_rank(text: bytes, offsets: Sequence[int]) -> str | None:
     """Return the rank label of all records, None if they differ."""
     prefixes = {text[text.rfind(b"\n", 0, offset) + 1 : offset] for offset in offsets}
     prefix = prefixes.pop()
-    if prefixes or len(prefix) >= REACH_BACK:
+    has_other_prefixes = bool(prefixes)
+    if has_other_prefixes or len(prefix) >= REACH_BACK:
         return None
     return read_labels(prefix)
 

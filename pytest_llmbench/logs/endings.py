@@ -54,8 +54,8 @@ LABEL = re.compile(
 KINDS = (
     rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
 )
-# The beginning of an exception's line: a class with its module, or a class whose name
-# ends like an exception's. Old exception classes are lower case: `socket.gaierror`,
+# The beginning of an exception's line: a class with its module ("torch.cuda.Anything:"),
+# or a class whose name ends like an exception's ("ValueError: ..."). Old exception classes are lower case: `socket.gaierror`,
 # `struct.error`.
 EXCEPTION = re.compile(
     rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)"
@@ -89,18 +89,17 @@ CHAIN = re.compile(
 class Traceback:
     """A traceback, or a chain of tracebacks."""
 
-    head: int
+    head: int  # the line of its HEAD
     line: int  # line of the first exception, or of the head if the exception is missing
     rank: str
     first: bytes = b""  # the first exception, empty if the log does not contain it
     last: bytes = b""  # the last exception of the chain
     code: bytes = b""  # the source line that raised the first exception
-    indented: int = 0
-    lines: int = 0
+    indented: int = 0  # blanks before the head, after the label
+    lines: int = 0  # number of lines of its process since the head
     warned: bool = False  # True if the head is on the line of a warning
-    below_warning: bool = (
-        False  # True if a warning is right above the head; they may be unrelated
-    )
+    # True if a warning is right above the head; they may be unrelated
+    below_warning: bool = False
     listed: bool = False  # True if the lines are printed as a list
 
 
@@ -109,6 +108,7 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self.latest: deque[Traceback] = deque(maxlen=KEPT)
+        # by the label of the process
         self._open: dict[bytes, Traceback] = {}
         self._ended: dict[bytes, Traceback] = {}
 
@@ -134,37 +134,35 @@ class Tracebacks:
     def _begin(self, hit: Hit) -> None:
         """Open a traceback at its head, or continue the chain of the last one."""
         label, before = split_label(get_line_before(hit))
-        if (
-            label in self._open
-        ):  # two processes without labels: the next exception counts as the first one's
+        if label in self._open:
+            # Two processes without labels: the next exception counts as that of the
+            # first process.
             return
-        indented = len(before) - len(before.lstrip(b" "))
         traceback = self._ended.get(label)
         if traceback is None or not _is_chained(hit, label):
-            traceback = Traceback(hit.line, hit.line, read_rank(hit))
-            traceback.warned, traceback.below_warning = (
-                bool(WARNED.search(before)),
-                _is_below_warning(hit),
-            )
+            traceback = Traceback(head=hit.line, line=hit.line, rank=read_rank(hit))
+            traceback.warned = bool(WARNED.search(before))
+            traceback.below_warning = _is_below_warning(hit)
             self.latest.append(traceback)
-        traceback.indented, traceback.lines = indented, 0
-        content = hit.text[
-            hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)
-        ]
-        traceback.listed = bool(LISTED.match(content))
-        if traceback.listed and _read_list(
-            traceback, NEXT_LINE.split(content)[1:], hit.line
-        ):
-            self._remember_ended(label, traceback)
-            return
+        traceback.indented = len(before) - len(before.lstrip(b" "))
+        traceback.lines = 0
+        stop = find_line_stop(hit.text, hit.start, hit.end)
+        after_head = hit.text[hit.start + len(HEAD) : stop]
+        traceback.listed = bool(LISTED.match(after_head))
+        if traceback.listed:
+            _, *listed_lines = NEXT_LINE.split(after_head)
+            if _read_list(traceback, listed_lines, hit.line):
+                self._remember_ended(label, traceback)
+                return
         self._open[label] = traceback
         if len(self._open) > KEPT:
             del self._open[next(iter(self._open))]
 
     def _follow(self, chunk: ByteChunk, begin: int, end: int, line: int) -> None:
-        """Read the lines that begin between two offsets of a chunk.
+        """Add the lines that begin between two offsets to the open tracebacks.
 
-        `line` is the line number at `begin`.
+        `line` is the line number at `begin`. Closes each traceback whose exception is
+        found.
         """
         if not self._open:
             return
@@ -178,13 +176,15 @@ class Tracebacks:
                     return
 
     def _add_line(self, traceback: Traceback, content: bytes, number: int) -> bool:
-        """Add a line of the traceback's process. Returns True at its end."""
+        """Add a line of the traceback's process.
+
+        `content` is the line without its label. Returns True if the traceback ends
+        here: at its exception, or after LONGEST lines.
+        """
         traceback.lines += 1
-        text = (
-            content
-            if content[: traceback.indented].strip(b" ")
-            else content[traceback.indented :]
-        )
+        text = content
+        if not content[: traceback.indented].strip(b" "):
+            text = content[traceback.indented :]  # as far as the head is indented
         if traceback.listed:
             text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
         if EXCEPTION.match(text):
@@ -197,7 +197,10 @@ class Tracebacks:
         return traceback.lines > LONGEST
 
     def _remember_ended(self, label: bytes, traceback: Traceback) -> None:
-        """Remember the last traceback of a process: a later one may be chained to it."""
+        """Remember the last traceback of a process: a later one may be chained to it.
+
+        Forgets the oldest of more than KEPT tracebacks.
+        """
         self._ended[label] = traceback
         if len(self._ended) > KEPT:
             del self._ended[next(iter(self._ended))]
@@ -210,11 +213,17 @@ def _is_below_warning(hit: Hit) -> bool:
 
 
 def _read_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
-    """Read a traceback printed on one line. Returns True if it contains its exception."""
-    for text in (text.strip(QUOTES) for text in texts):
+    """Read a traceback printed on one line. Returns True if it contains its exception.
+
+    `texts` are the lines of the traceback, as printed in a list. `line` is the number
+    of the log's line.
+    """
+    for quoted in texts:
+        text = quoted.strip(QUOTES)
         if EXCEPTION.match(text):
             traceback.last = text[:EXCEPTION_BYTES]
-            traceback.first, traceback.line = traceback.first or traceback.last, line
+            traceback.first = traceback.first or traceback.last
+            traceback.line = line
     return bool(traceback.last)
 
 
@@ -230,9 +239,9 @@ def get_line_before(hit: Hit) -> bytes:
 
     Begins after the last carriage return, if there is one.
     """
-    return hit.text[
-        find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start
-    ]
+    earliest = max(0, hit.start - REACH_BACK)
+    begin = find_line_begin(hit.text, earliest, hit.start)
+    return hit.text[begin : hit.start]
 
 
 def _is_chained(hit: Hit, label: bytes) -> bool:
@@ -259,6 +268,7 @@ def _iterate_lines(
     text = chunk.text
     offset = begin
     if begin + chunk.offset and text[begin - 1 : begin] != b"\n":
+        # `begin` is within a line: the first line that begins here is the next one.
         offset, line = text.find(b"\n", begin) + 1 or end, line + 1
     while offset < end:
         stop = text.find(b"\n", offset)
@@ -333,45 +343,40 @@ def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
         ),
         default=0,
     )
-    first: dict[EndingCode, Ending] = {}
-    # Findings after NCCL's time-out are consequences of it. A head alone is weaker than
-    # an exception.
-    for finding in sorted(
-        findings,
-        key=lambda finding: (
-            0 < timeout_line < finding.ending.line,
-            finding.unread,
-            finding.ending.line,
-        ),
-    ):
-        first.setdefault(finding.ending.code, finding.ending)
-    main = _find_cause(first)
-    return replace(
-        main, beside=_find_related(main, first) or _find_last_raised(main, findings)
-    )
+
+    def get_order(finding: EndingLine) -> tuple[bool, bool, int]:
+        """Sort consequences of NCCL's time-out last, and a head after an exception."""
+        is_after_timeout = 0 < timeout_line < finding.ending.line
+        return is_after_timeout, finding.unread, finding.ending.line
+
+    first_by_code: dict[EndingCode, Ending] = {}
+    for finding in sorted(findings, key=get_order):
+        first_by_code.setdefault(finding.ending.code, finding.ending)
+    main = _find_cause(first_by_code)
+    related = _find_related(main, first_by_code)
+    return replace(main, beside=related or _find_last_raised(main, findings))
 
 
 def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
-    """Combine the endings of a log and its standard error.
+    """Combine the endings of a log and its standard error, the stronger as the cause.
 
-    The order of lines in different files is unknown. The failure of a process in one
+    A failure in the weaker ending becomes its `beside`. The order of lines in different files is unknown. The failure of a process in one
     file therefore takes precedence over a time-out of NCCL in the other.
     """
-    if (
-        log is None or error is None or log.code not in PRIORITY
-    ):  # a truncated log does not contain its ending
+    # A log with the code CUT or UNREADABLE does not contain its ending.
+    if log is None or error is None or log.code not in PRIORITY:
         return error if error is not None else log
-    main, other = sorted(
+    main, weaker = sorted(
         (log, error), key=lambda ending: (ending.went_on, _get_strength(ending))
     )
-    if _is_framework_preemption(main) and other.code == EndingCode.STEP_CANCELLED:
-        main, other = other, main
+    if _is_framework_preemption(main) and weaker.code == EndingCode.STEP_CANCELLED:
+        main, weaker = weaker, main
     is_informative = (
-        other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT)
-        and other.code != main.code
-        and not other.went_on
+        weaker.code in (*FAILURES, EndingCode.NCCL_TIMEOUT)
+        and weaker.code != main.code
+        and not weaker.went_on
     )
-    related = other if is_informative else None
+    related = weaker if is_informative else None
     return replace(main, beside=main.beside or related)
 
 
@@ -395,11 +400,10 @@ def _get_strength(ending: Ending) -> float:
     A framework reports a preemption for any request to stop, so Slurm's own message is
     stronger.
     """
-    return (
-        PRIORITY[EndingCode.CANCELLED] + 0.5
-        if _is_framework_preemption(ending)
-        else PRIORITY[ending.code]
-    )
+    if _is_framework_preemption(ending):
+        # just weaker than a cancellation by Slurm
+        return PRIORITY[EndingCode.CANCELLED] + 0.5
+    return PRIORITY[ending.code]
 
 
 def _is_framework_preemption(ending: Ending) -> bool:
@@ -407,27 +411,32 @@ def _is_framework_preemption(ending: Ending) -> bool:
     return ending.code == EndingCode.PREEMPTED and "Preemption detected" in ending.quote
 
 
-def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
+def _find_cause(first_by_code: Mapping[EndingCode, Ending]) -> Ending:
     """Return the cause among the first endings of each code.
 
     This is the strongest one, except that Slurm's cancellation of a step may precede
     its consequences, and the earliest of several crashes counts.
     """
-    strongest = min(first.values(), key=_get_strength)
-    cancelled = first.get(EndingCode.STEP_CANCELLED)
-    failed = first.get(EndingCode.TASK_FAILURE)
+    strongest = min(first_by_code.values(), key=_get_strength)
+    cancelled = first_by_code.get(EndingCode.STEP_CANCELLED)
+    failed = first_by_code.get(EndingCode.TASK_FAILURE)
     if cancelled is not None:
         if _is_framework_preemption(strongest):
             return cancelled
         # Slurm cancels a step after a crash too, not only on request. Its message
         # counts if all other findings are consequences.
-        follows = (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE)
-        earliest = _find_earliest(first, follows)
-        if strongest.code in follows and earliest and cancelled.line < earliest.line:
+        consequences = (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE)
+        earliest = _find_earliest(first_by_code, consequences)
+        if (
+            strongest.code in consequences
+            and earliest is not None
+            and cancelled.line < earliest.line
+        ):
             return cancelled
     if strongest.code not in CRASHES:
         return strongest
-    earliest = _find_earliest(first, CRASHES) or strongest
+    earliest = _find_earliest(first_by_code, CRASHES) or strongest
+    # A failed task before NCCL's time-out made the other processes wait for it.
     if (
         earliest.code == EndingCode.NCCL_TIMEOUT
         and failed is not None
@@ -438,53 +447,55 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
 
 
 def _find_earliest(
-    first: Mapping[EndingCode, Ending], codes: Iterable[EndingCode]
+    first_by_code: Mapping[EndingCode, Ending], codes: Iterable[EndingCode]
 ) -> Ending | None:
-    """Return the ending on the lowest line among those with one of these codes."""
-    endings = [first[code] for code in codes if code in first]
+    """Return the ending on the lowest line with one of these codes, or None."""
+    endings = [first_by_code[code] for code in codes if code in first_by_code]
     return min(endings, key=lambda ending: ending.line, default=None)
 
 
 def _find_last_raised(main: Ending, findings: Sequence[EndingLine]) -> Ending | None:
-    """Return the last exception of another class than the cause's.
+    """Return the last exception of another class than the cause's, or None.
 
     The run may have survived the first exception.
     """
     if main.code != EndingCode.TRACEBACK:
         return None
-    kinds = {"", *(finding.kind for finding in findings if finding.ending is main)}
-    later = [
+    ignored_kinds = {finding.kind for finding in findings if finding.ending is main}
+    ignored_kinds.add("")  # a head without its exception
+    other_exceptions = [
         finding.ending
         for finding in findings
-        if finding.ending.code == main.code and finding.kind not in kinds
+        if finding.ending.code == main.code and finding.kind not in ignored_kinds
     ]
-    return max(
-        (finding for finding in later if finding.line > main.line),
-        key=lambda finding: finding.line,
-        default=None,
-    )
+    last = max(other_exceptions, key=lambda ending: ending.line, default=None)
+    return last if last is not None and last.line > main.line else None
 
 
-def _find_related(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
+def _find_related(
+    main: Ending, first_by_code: Mapping[EndingCode, Ending]
+) -> Ending | None:
     """Return the finding to report in addition to the cause `main`, or None.
 
     With a cause in DECISIONS this is an earlier failure, with a time-out of NCCL a
     failure, and with most other causes a consequence.
     """
     if main.code in DECISIONS:
-        failure = _find_earliest(first, (*FAILURES, EndingCode.NCCL_TIMEOUT))
+        failure = _find_earliest(first_by_code, (*FAILURES, EndingCode.NCCL_TIMEOUT))
         return failure if failure and failure.line < main.line else None
     if main.code == EndingCode.NCCL_TIMEOUT:
-        return _find_earliest(first, FAILURES)
+        return _find_earliest(first_by_code, FAILURES)
     if main.code == EndingCode.STEP_CANCELLED:
         return None
-    after = (
+    consequences = (
         EndingCode.PREEMPTED,
         EndingCode.REQUEUED,
         EndingCode.CANCELLED,
         EndingCode.NCCL_TIMEOUT,
     )
-    return next((first[code] for code in after if code in first), None)
+    return next(
+        (first_by_code[code] for code in consequences if code in first_by_code), None
+    )
 
 
 MARKERS = (*ENDING_MARKERS, HEAD)
@@ -493,7 +504,8 @@ MARKERS = (*ENDING_MARKERS, HEAD)
 # earlier: a pattern may begin there.
 LONGEST_PATTERN = 512
 
-# The failed nodes in a line. The node in `*** STEP 7.0 ON n1 CANCELLED` is only where
+# The failed nodes in a line: "srun: error: Node failure on n[1-2]", or "n7 kernel: ...
+# NVRM: Xid (PCI:0000:18:00): 79". The node in `*** STEP 7.0 ON n1 CANCELLED` is only where
 # Slurm wrote the line.
 _FAILED_NODES = re.compile(
     rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
@@ -523,11 +535,10 @@ LATE_STEPS = 2
 class Decisive(NamedTuple):
     """Line numbers that decide if an ending concerns the last attempt."""
 
-    first: int = 0
+    first: int = 0  # endings before this line concern earlier attempts
     near: int = 0  # at most LATE_STEPS steps follow an ending from this line on
-    finished: bool = (
-        False  # True if the last attempt finished, so an orderly exit is expected
-    )
+    # True if the last attempt finished, so an orderly exit is expected
+    finished: bool = False
 
 
 _EVERY_LINE = Decisive()
@@ -541,7 +552,7 @@ class Endings:
 
     def __init__(self) -> None:
         self._by_code: dict[EndingCode, deque[Ending]] = {}
-        self._read_to = (0, 0)
+        self._read_to = (0, 0)  # line, and the offset up to which it was read
         self._tracebacks = Tracebacks()
 
     def feed(self, chunk: ByteChunk, hits: Iterable[Hit]) -> None:
@@ -570,23 +581,23 @@ class Endings:
             for endings in self._by_code.values()
             for ending in endings
         ]
-        raised = [
+        tracebacks = [
             traceback for traceback in self._tracebacks.latest if not traceback.warned
         ]
-        findings += map(_make_ending_line, raised)
+        findings += map(_make_ending_line, tracebacks)
         if decisive.finished:
             findings = [
                 finding for finding in findings if finding.ending.code not in ORDERLY
             ]
-        near = choose_cause(
+        cause = choose_cause(
             [finding for finding in findings if finding.line >= decisive.near]
         )
-        if near is not None:
-            return near
+        if cause is not None:
+            return cause
         heads_below_warnings = {
-            traceback.head for traceback in raised if traceback.below_warning
+            traceback.head for traceback in tracebacks if traceback.below_warning
         }
-        early = choose_cause(
+        survived_cause = choose_cause(
             [
                 finding
                 for finding in findings
@@ -594,7 +605,7 @@ class Endings:
                 and finding.line not in heads_below_warnings
             ]
         )
-        return early and replace(early, went_on=True)
+        return survived_cause and replace(survived_cause, went_on=True)
 
     def find_before_training(self) -> Ending | None:
         """Return the ending, flagged as an event before training started, or None."""
@@ -602,30 +613,31 @@ class Endings:
         return ending and replace(ending, went_on=True, before_training=True)
 
     def _add(self, hit: Hit) -> None:
-        """Add the line of a marker, once per line."""
-        number, offset = self._read_to
-        if number == hit.line and hit.offset < offset:
+        """Add the ending that the line of a marker states, once per line."""
+        line_read, offset_read = self._read_to
+        if line_read == hit.line and hit.offset < offset_read:
             return
-        begin = hit.text.rfind(
-            b"\n", max(0, hit.start - REACH_BACK), hit.start
-        ) + 1 or max(0, hit.start - REACH_BACK)
+        earliest = max(0, hit.start - REACH_BACK)
+        begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
         stop = find_line_stop(hit.text, hit.start, hit.end)
-        shown_whole = stop < hit.end or stop == len(hit.text)
-        self._read_to = (
-            hit.line,
-            hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN),
-        )
+        is_whole = stop < hit.end or stop == len(hit.text)
+        stop_offset = hit.offset + stop - hit.start
+        if not is_whole:
+            stop_offset -= LONGEST_PATTERN
+        self._read_to = (hit.line, stop_offset)
         line = hit.text[begin:stop]
         code = next(find_endings(line), None)
         if code is not None:
-            rank, failed = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
-            nodes = (failed[1] or failed[2]).decode() if failed else ""
+            failed_node = _FAILED_NODES.search(line)
+            nodes = b""
+            if failed_node:  # group 1 is Slurm's list of nodes, group 2 a kernel's host
+                nodes = failed_node[1] or failed_node[2]
             ending = Ending(
                 code,
                 make_printable(line, LINE_LENGTH),
                 hit.line,
-                rank=rank,
-                nodes=nodes,
+                rank=_format_rank(read_rank(hit)),
+                nodes=nodes.decode(),
             )
             self._by_code.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
@@ -653,14 +665,19 @@ def find_decisive_lines(
             default=last.last_line,
         )
         return Decisive(line, line, finished=True)
-    late = len(last.steps) - 1 - LATE_STEPS
-    return Decisive(
-        last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line
-    )
+    near = last.first_line
+    late_index = len(last.steps) - 1 - LATE_STEPS
+    if late_index > 0:
+        near = int(last.steps.line[late_index])
+    return Decisive(last.first_line, near)
 
 
 def _make_ending_line(traceback: Traceback) -> EndingLine:
-    """Convert a traceback to an ending."""
+    """Convert a traceback to an ending.
+
+    The quote names the first exception, its source line if it has no message, and the
+    last exception of the chain.
+    """
     text: str = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
     if traceback.code and b" " not in traceback.first:  # an exception without a message
         text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
@@ -672,25 +689,21 @@ def _make_ending_line(traceback: Traceback) -> EndingLine:
         traceback.line,
         rank=_format_rank(traceback.rank),
     )
-    kind = re.split(r": | in `", text, maxsplit=1)[0] if traceback.first else ""
-    return EndingLine(
-        ending, traceback.head, kind, unread=not (traceback.first or traceback.code)
-    )
+    kind = ""
+    if traceback.first:  # "ValueError: ...", or "ValueError in `raise error`"
+        kind, *_ = re.split(r": | in `", text, maxsplit=1)
+    is_unread = not (traceback.first or traceback.code)
+    return EndingLine(ending, traceback.head, kind, unread=is_unread)
 
 
 def _read_code(traceback: Traceback) -> EndingCode:
-    """Classify the exception of a traceback."""
+    """Classify the exceptions of a traceback, TRACEBACK if no other code matches."""
+    exceptions = (traceback.first, traceback.last)
     if traceback.first.startswith(b"KeyboardInterrupt"):
         return EndingCode.STEP_CANCELLED
-    if AFTERMATH.match(traceback.first) or any(
-        SIGNALLED.match(text) for text in (traceback.first, traceback.last)
-    ):
+    if AFTERMATH.match(traceback.first) or any(map(SIGNALLED.match, exceptions)):
         return EndingCode.AFTERMATH
-    codes = {
-        code
-        for text in (traceback.first, traceback.last)
-        for code in find_endings(text)
-    }
+    codes = {code for exception in exceptions for code in find_endings(exception)}
     return min(
         codes & {*FAILURES, EndingCode.NCCL_TIMEOUT},
         key=PRIORITY.__getitem__,

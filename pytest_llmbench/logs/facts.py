@@ -122,7 +122,8 @@ def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
 def _begins_record(chunk: ByteChunk, offset: int) -> bool:
     """True if a time is in the prefix of a log record.
 
-    Times within sentences are not.
+    For example `[NeMo I 2026-01-01 12:00:00` or `[2026-01-01 12:00:00`, but not a time
+    within a sentence.
     """
     prefix = chunk.text[max(0, offset - REACH_BACK) : offset]
     begin = find_line_begin(prefix, 0, len(prefix))
@@ -157,7 +158,8 @@ class Versions:
             return ()
         values: dict[str, str] = {}
         for row in VERSIONS.rows:
-            for name, value in zip(row.fact, self._values.get(row) or (), strict=False):
+            row_values = self._values.get(row) or ()  # None if contradicted
+            for name, value in zip(row.fact, row_values, strict=False):
                 values.setdefault(name, value)
         return tuple(sorted(values.items()))
 
@@ -179,7 +181,7 @@ def drop_unmatched(
 ) -> list[tuple[int, bytes]]:
     """Drop the markers on lines that do not match the marker's pattern.
 
-    Reading each line instead takes twenty times as long.
+    Checks the markers of DECISIVE_PATTERNS and of profilers. Reading each line instead takes twenty times as long.
     """
     return [
         (offset, marker)
@@ -234,7 +236,9 @@ class Preamble:
         """Return (begin, end) of each span in the chunk."""
         if chunk.offset >= EARLY.farthest:
             return []
-        return [*self._spans, *([(self._begin, chunk.stop)] if self.is_open else [])]
+        if self.is_open:
+            return [*self._spans, (self._begin, chunk.stop)]
+        return self._spans
 
 
 class LineCounter:
@@ -245,7 +249,7 @@ class LineCounter:
         self._counts: dict[bytes, int] = {}
 
     def admit(self, hit: Hit) -> bool:
-        """True if the marker is among the first MOST_IN_LINE of its line."""
+        """Count a marker. True if it is among the first MOST_IN_LINE of its line."""
         if hit.line != self._line:
             self._line, self._counts = hit.line, {}
         self._counts[hit.marker] = count = self._counts.get(hit.marker, 0) + 1
@@ -323,39 +327,27 @@ class Statements:
         """
         if not self._statements:
             return tuple(segments)
-        statements = sorted(self._statements, key=_get_line)
-        profiler = [
-            statement
-            for statement in statements
-            if statement.field == StatedField.PROFILER
+        profiler: list[Statement] = []
+        others: list[Statement] = []
+        for statement in sorted(self._statements, key=_get_line):
+            is_profiler = statement.field == StatedField.PROFILER
+            (profiler if is_profiler else others).append(statement)
+        carried = _CarriedStatements(others)
+        process_starts = [
+            _find_start(starts, before, after) for before, after in pairwise(segments)
         ]
-        bounds = [
-            0,
-            *(
-                _find_start(starts, before, after)
-                for before, after in pairwise(segments)
-            ),
-            math.inf,
-        ]
-        ends = [0, *(segment.last_line for segment in segments)]
-        spans = zip(segments, ends, pairwise(bounds), strict=False)
-        carried = _CarriedStatements(
-            [
-                statement
-                for statement in statements
-                if statement.field != StatedField.PROFILER
-            ]
-        )
-        return tuple(
-            replace(
-                segment,
-                stated=_merge(
-                    carried.select(end, segment.first_line),
-                    _select_lines(profiler, begin, stop),
-                ),
+        process_lines = pairwise([0, *process_starts, math.inf])
+        ends_before = [0, *(segment.last_line for segment in segments)]
+        with_statements = []
+        for segment, end_before, (begin, stop) in zip(
+            segments, ends_before, process_lines, strict=False
+        ):
+            stated = _merge(
+                carried.select(end_before, segment.first_line),
+                _select_lines(profiler, begin, stop),
             )
-            for segment, end, (begin, stop) in spans
-        )
+            with_statements.append(replace(segment, stated=stated))
+        return tuple(with_statements)
 
 
 class _CarriedStatements:
@@ -399,43 +391,44 @@ class _CarriedStatements:
 def _add_value(
     values: dict[StatedField, dict[str, Statement]], statement: Statement
 ) -> None:
-    """Append a statement to those of its field, dropping an equal earlier one."""
-    of_field = values.setdefault(statement.field, {})
-    of_field.pop(statement.value, None)
-    of_field[statement.value] = statement
-    if len(of_field) > MOST_VALUES:
-        del of_field[next(iter(of_field))]
+    """Append a statement to those of its field, dropping an equal earlier one.
+
+    Also drops the oldest of more than MOST_VALUES values.
+    """
+    field_values = values.setdefault(statement.field, {})
+    field_values.pop(statement.value, None)
+    field_values[statement.value] = statement
+    if len(field_values) > MOST_VALUES:
+        oldest = next(iter(field_values))
+        del field_values[oldest]
 
 
 def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement, ...]:
     """Return all statements of all fields, in log order."""
-    return tuple(
-        sorted(
-            (
-                statement
-                for of_field in values.values()
-                for statement in of_field.values()
-            ),
-            key=_get_line,
-        )
+    statements = (
+        statement
+        for field_values in values.values()
+        for statement in field_values.values()
     )
+    return tuple(sorted(statements, key=_get_line))
 
 
 def _merge(
     stated: tuple[Statement, ...], profiler: Sequence[Statement]
 ) -> tuple[Statement, ...]:
     """Merge the last profiler statement into the others, in log order."""
-    return tuple(sorted((*stated, profiler[-1]), key=_get_line)) if profiler else stated
+    if not profiler:
+        return stated
+    return tuple(sorted((*stated, profiler[-1]), key=_get_line))
 
 
 def _select_lines(
     statements: Sequence[Statement], begin: float, stop: float
 ) -> Sequence[Statement]:
     """Return the statements on the lines `begin` to `stop` (exclusive)."""
-    first, last = (
-        bisect_left(statements, line, key=_get_line) for line in (begin, stop)
-    )
-    return statements[first:last]
+    first = bisect_left(statements, begin, key=_get_line)
+    after_last = bisect_left(statements, stop, key=_get_line)
+    return statements[first:after_last]
 
 
 def _get_line(statement: Statement) -> int:
@@ -443,16 +436,14 @@ def _get_line(statement: Statement) -> int:
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
-    """Return the line on which a segment's process starts.
+    """Return the line on which the process of the segment `after` starts.
 
-    If unknown, this is the line of its first step.
+    `before` is the previous segment. If unknown, this is the line of its first step.
     """
-    first = bisect_right(starts, before.last_line)
-    return (
-        min(starts[first], after.first_line)
-        if first < len(starts)
-        else after.first_line
-    )
+    index = bisect_right(starts, before.last_line)
+    if index == len(starts):
+        return after.first_line
+    return min(starts[index], after.first_line)
 
 
 # --- checkpoints: their times, and whether training continued --------------------------
@@ -471,14 +462,14 @@ class CheckpointLines:
 
     def add(self, hit: Hit) -> None:
         """Add the line of a marker, if it is about a checkpoint."""
-        record = _read_line(hit)
-        if record is None:
+        line = _read_line(hit)
+        if line is None:
             return
-        meaning = record[0]
+        meaning, record = line
         if meaning in (Meaning.ASYNCHRONOUS, Meaning.SYNCHRONOUS):
             self._modes.add(meaning)
         elif len(self._records) < KEPT_CHECKPOINTS:
-            self._records.append(record)
+            self._records.append((meaning, record))
         else:
             self._unread += 1
 
@@ -490,26 +481,24 @@ class CheckpointLines:
     def result(self, segments: Sequence[Segment]) -> Checkpoints:
         """Return the records, each with the number of its segment.
 
-        `segments` are all segments of the log.
+        `segments` are all segments of the log. Drops timers of loads in segments that
+        loaded nothing.
         """
         first_lines = [segment.first_line for segment in segments]
         last_lines = [segment.last_line for segment in segments]
-        assigned = [
-            (
-                meaning,
-                replace(record, part=_find_segment(record, first_lines, last_lines)),
-            )
-            for meaning, record in self._records
-        ]
-        loaded = {
+        assigned_lines = []
+        for meaning, record in self._records:
+            segment = _find_segment(record, first_lines, last_lines)
+            assigned_lines.append((meaning, replace(record, part=segment)))
+        loading_segments = {
             record.part
-            for meaning, record in assigned
+            for meaning, record in assigned_lines
             if meaning is Meaning.HAPPENED and record.action == LOAD
         }
         records = (
             replace(record, dispatched=self._is_dispatch(meaning))
-            for meaning, record in assigned
-            if meaning is not Meaning.TIMER or record.part in loaded
+            for meaning, record in assigned_lines
+            if meaning is not Meaning.TIMER or record.part in loading_segments
         )
         return Checkpoints(tuple(records), self._unread)
 
@@ -527,6 +516,7 @@ def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
     """Return the checkpoint record at a marker with its meaning, or None."""
     for row, time in CHECKPOINTS.read(hit):
         action, meaning = row.fact
+        # Lines of the meanings up to TIMER print a time, unless they are truncated.
         timed = meaning.value <= Meaning.TIMER.value
         return meaning, CheckpointRecord(
             action=action,
@@ -566,10 +556,10 @@ class TrainingLines:
     """Collector of the lines that show a failed update or validation."""
 
     def __init__(self) -> None:
-        self._bad_validations: list[int] = []
-        self._counts: list[tuple[int, SkipCount]] = []
-        self._skips: list[int] = []
-        self._rank: bytes | None = None
+        self._bad_validations: list[int] = []  # lines
+        self._counts: list[tuple[int, SkipCount]] = []  # with their lines
+        self._skips: list[int] = []  # lines of single skipped updates
+        self._rank: bytes | None = None  # the rank whose skipped updates count
         self._last_scale = b""
 
     def add(self, hit: Hit) -> None:
@@ -585,20 +575,19 @@ class TrainingLines:
         end = find_line_stop(hit.text, hit.start, hit.end)
         for row in SKIP_COUNT_ROWS:
             offset = hit.text.rfind(row.marker, begin, end)
-            matches = (
-                compile_pattern(row.pattern).finditer(
-                    hit.text, max(begin, offset - BEFORE_TEXT), end
-                )
-                if offset >= 0
-                else ()
+            if offset < 0:
+                continue
+            matches = compile_pattern(row.pattern).finditer(
+                hit.text, max(begin, offset - BEFORE_TEXT), end
             )
             for match in deque(matches, maxlen=1):  # the last one
                 count = row.convert(match)
                 if count.total is not None:
                     self._counts.append((hit.line, count))
-                elif b"\n" not in hit.text[match.start() : hit.start] and self._skips[
-                    -1:
-                ] != [hit.line]:
+                    continue
+                is_on_line = b"\n" not in hit.text[match.start() : hit.start]
+                is_counted = self._skips[-1:] == [hit.line]
+                if is_on_line and not is_counted:
                     self._skips.append(hit.line)
 
     def add_to_segments(
@@ -632,13 +621,14 @@ class TrainingLines:
         printed with the skipped updates, if no record prints one.
         """
         first = segment.progress[0].line if segment.progress else segment.first_line
-        bad = next(iter(lines[bisect_left(lines, first) : bisect_left(lines, end)]), 0)
+        bad_lines = lines[bisect_left(lines, first) : bisect_left(lines, end)]
+        first_bad_line = bad_lines[0] if bad_lines else 0
         steps = segment.steps
-        after = bisect_right(self._counts, begin, key=_GET_LINE)
-        counts = self._counts[after : bisect_left(self._counts, end, key=_GET_LINE)]
-        skips = self._skips[
-            bisect_right(self._skips, begin) : bisect_left(self._skips, end)
-        ]
+        counts_begin = bisect_right(self._counts, begin, key=_GET_LINE)
+        counts_end = bisect_left(self._counts, end, key=_GET_LINE)
+        counts = self._counts[counts_begin:counts_end]
+        skips_begin = bisect_right(self._skips, begin)
+        skips = self._skips[skips_begin : bisect_left(self._skips, end)]
         if len(steps) and (counts or skips):
             # Records may also count skipped steps: GPT-NeoX prints its own under
             # DeepSpeed's.
@@ -646,7 +636,7 @@ class TrainingLines:
             steps = replace(steps, skipped_steps=skipped)
             if counts and np.isnan(steps.learning_rate).all():
                 steps = replace(steps, learning_rate=_place_rates(steps, counts))
-        return replace(segment, steps=steps, bad_validation_line=bad)
+        return replace(segment, steps=steps, bad_validation_line=first_bad_line)
 
     def _add_skip(self, line: int, update: SkippedUpdate) -> None:
         """Add a skipped update, once if every rank prints it."""
@@ -672,9 +662,8 @@ def _find_rows(steps: Steps, lines: Sequence[int]) -> Integers:
 def _place_rates(steps: Steps, counts: Sequence[tuple[int, SkipCount]]) -> Floats:
     """Return the learning rate printed with each step, NaN if missing."""
     rates = np.full(len(steps), math.nan)
-    rates[_find_rows(steps, [line for line, _ in counts])] = [
-        count.rate for _, count in counts
-    ]
+    rows = _find_rows(steps, [line for line, _ in counts])
+    rates[rows] = [count.rate for _, count in counts]
     return rates
 
 
@@ -685,7 +674,7 @@ def _count_skipped(
 
     Printed totals take precedence over single lines.
     """
-    most: Integers = steps.mean_of
+    most: Integers = steps.mean_of  # a record skips at most the steps that it covers
     if not counts:
         skipped = np.bincount(_find_rows(steps, skips), minlength=len(steps))
         return np.minimum(skipped, most).astype(float)

@@ -99,12 +99,12 @@ class DialectRecords:
         self.tally = Tally()
         self.records: list[StepRecord] = []
         self.unmatched: Unmatched | None = None
-        self.lines = 0
-        self.bad_validations: list[int] = []
+        self.lines = 0  # number of lines with records
+        self.bad_validations: list[int] = []  # line numbers
         self.parts: dialect_reader.UniformSegments = ()
         self.segments: tuple[Segment, ...] = ()
         self._clocks = LineClocks()
-        self._clocks_read = 0
+        self._clocks_read = 0  # number of records whose clocks were read
 
     def read_clocks(self, chunk: ByteChunk) -> None:
         """Read the timestamps of the lines whose records were read in this chunk."""
@@ -135,14 +135,14 @@ class DialectRecords:
 
         This is the first of these lines that the dialect's pattern does not match.
         """
-        unread, first = Unread(dialect.name, dialect.find, self.lines), self.unmatched
-        if first is None:
+        unread = Unread(dialect.name, dialect.find, self.lines)
+        if self.unmatched is None:
             return unread
         return replace(
             unread,
-            first_line=first.origin.line,
-            quote=make_printable(first.text),
-            group=first.group,
+            first_line=self.unmatched.origin.line,
+            quote=make_printable(self.unmatched.text),
+            group=self.unmatched.group,
         )
 
     def divide(
@@ -157,13 +157,10 @@ class DialectRecords:
         starts = [
             boundary for boundary in boundaries if boundary.marker in dialect.starts
         ]
+        ends = [boundary for boundary in boundaries if boundary.marker in dialect.ends]
         offsets = BoundaryOffsets(
             starts=[boundary.offset for boundary in starts],
-            ends=[
-                boundary.offset
-                for boundary in boundaries
-                if boundary.marker in dialect.ends
-            ],
+            ends=[boundary.offset for boundary in ends],
             totals=[
                 (boundary.offset, boundary.total)
                 for boundary in starts
@@ -212,11 +209,11 @@ class LogCollector:
         self._endings = Endings()
         self._facts = facts.Facts()
         self._preamble = facts.Preamble()
-        self._trace_begin = 0
-        self._trace_line = 0
+        self._trace_begin = 0  # first line of a trace in the log, 0 without a trace
+        self._trace_line = 0  # first line of a trace since the last step
         self._steps_since_trace = False
         self._start = facts.StartTime()
-        self._rank = (0, "")
+        self._rank = (0, "")  # line and rank of the last step
         self._lines = 0
 
     def choose_markers(self, offset: int) -> MarkerSearch:
@@ -227,7 +224,10 @@ class LogCollector:
         )
 
     def _build_search(self, offset: int, *, traced: bool) -> MarkerSearch:
-        """Return the search from `offset` on, without TRACE markers if `traced`."""
+        """Return the search from `offset` on.
+
+        `traced` is True if a trace was found, whose markers are then not searched.
+        """
         # Markers beyond AT_ONCE need a second automaton, so the cheapest come last:
         # none of them begins with a frequent text. Settings double the time of the
         # search, but occur only at the beginning of a log.
@@ -238,11 +238,9 @@ class LogCollector:
         )
         if offset < recognisers.VERSIONS.farthest:
             markers += recognisers.VERSIONS.markers
-        return build_search(
-            markers + recognisers.EARLY.markers
-            if offset < recognisers.EARLY.farthest
-            else markers
-        )
+        if offset < recognisers.EARLY.farthest:
+            markers += recognisers.EARLY.markers
+        return build_search(markers)
 
     @property
     def records(self) -> list[StepRecord]:
@@ -286,9 +284,8 @@ class LogCollector:
         if self._trace_begin and any(
             marker in STEP_MARKERS or marker in self._markers for _, marker in matches
         ):
-            markers = self._build_search(
-                chunk.offset + chunk.start, traced=False
-            )  # A trace may follow these steps.
+            # A trace may follow these steps.
+            markers = self._build_search(chunk.offset + chunk.start, traced=False)
             matches = markers.find_matches(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
             matches = self._read_uniform(chunk, matches)
@@ -300,7 +297,7 @@ class LogCollector:
 
     def _dispatch_hits(self, chunk: ByteChunk, hits: Sequence[Hit]) -> None:
         """Pass the hits of a chunk to the collectors, and read clocks and settings."""
-        boundaries, ends = [], []
+        boundaries, endings = [], []
         for hit in hits:
             if hit.marker in self._markers:
                 self._read_user_defined(hit)
@@ -310,9 +307,9 @@ class LogCollector:
             if hit.marker in PROCESS_MARKERS:
                 boundaries.append(hit)
             if hit.marker in ENDING_MARKERS:
-                ends.append(hit)
+                endings.append(hit)
         self._read_clocks(chunk)
-        self._endings.feed(chunk, ends)
+        self._endings.feed(chunk, endings)
         self._facts.statements.add_settings(chunk, self._preamble.finish(chunk))
         if boundaries:
             self._add_boundaries(boundaries)
@@ -335,10 +332,11 @@ class LogCollector:
     ) -> Sequence[tuple[int, bytes]]:
         """Read all steps of a whole log by columns, if they are alike.
 
-        Returns the remaining matches.
+        Returns the matches that are left to read: all of them if the steps differ.
         """
         markers = {marker for _, marker in matches}
         names = {STEP_MARKERS[marker] for marker in markers if marker in STEP_MARKERS}
+        # Not for several dialects, a trace, or dialects that baseline files define.
         if (
             len(names) != 1
             or not markers.isdisjoint(recognisers.TRACE.by_marker)
@@ -349,11 +347,12 @@ class LogCollector:
         reader = load_reader(name)
         if reader.read_columns is None:
             return matches
-        boundaries = [match for match in matches if match[1] in PROCESS_MARKERS]
-        starts, ends = (
-            [offset for offset, marker in boundaries if marker in markers_of_kind]
-            for markers_of_kind in (reader.dialect.starts, reader.dialect.ends)
-        )
+        dialect = reader.dialect
+        boundaries = [
+            (offset, marker) for offset, marker in matches if marker in PROCESS_MARKERS
+        ]
+        starts = [offset for offset, marker in boundaries if marker in dialect.starts]
+        ends = [offset for offset, marker in boundaries if marker in dialect.ends]
         steps = [offset for offset, marker in matches if marker in STEP_MARKERS]
         parts = dialect_reader.read_segments(
             reader.read_columns, chunk.text, steps, starts, ends
@@ -372,7 +371,9 @@ class LogCollector:
             elif marker in PREAMBLE_TEXTS:
                 self._preamble.reopen(offset)
         self._preamble.lock()
-        return [match for match in matches if match[1] not in STEP_MARKERS]
+        return [
+            (offset, marker) for offset, marker in matches if marker not in STEP_MARKERS
+        ]
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
@@ -400,19 +401,20 @@ class LogCollector:
         ]
         if not names:
             return replace(self._build_log(None), unread=tuple(self._list_unread()))
-        chosen, *others = sorted(names, key=lambda name: -steps[name])
-        logs = {
-            name: self._build_log(name)
-            for name in (chosen, *(others if self._defined else ()))
-        }
-        alike = [
-            replace(logs[first.name], dialect=dialect.name)
-            for first, *more in self._duplicates.values()
-            for dialect in more
+        chosen, *other_names = sorted(names, key=lambda name: -steps[name])
+        log = self._build_log(chosen)
+        if not self._defined:
+            return log
+        other_logs = {name: self._build_log(name) for name in other_names}
+        logs = {chosen: log, **other_logs}
+        duplicate_logs = [
+            replace(logs[first.name], dialect=duplicate.name)
+            for first, *duplicates in self._duplicates.values()
+            for duplicate in duplicates
             if first.name in logs
         ]
-        log = logs.pop(chosen)
-        return replace(log, readings=(*logs.values(), *alike)) if logs or alike else log
+        readings = (*other_logs.values(), *duplicate_logs)
+        return replace(log, readings=readings) if readings else log
 
     def _sum_dropped(self, chosen: str | None) -> Tally:
         """Return the tally of dropped records for a log of the dialect `chosen`.
@@ -424,42 +426,34 @@ class LogCollector:
         for name, dialect_records in self._by_dialect.items():
             if name == chosen or chosen is None:
                 tally.merge(dialect_records.tally)
-            elif name in DIALECTS and (
-                records := [
-                    record for record in dialect_records.records if _is_timed(record)
-                ]
-            ):
-                first = records[0]
-                tally.add(
-                    DropReason.OTHER_DIALECT,
-                    first.origin.line,
-                    f"{name}: step {first.step}",
-                    len(records),
-                )
+            elif name in DIALECTS:
+                timed_records = list(filter(_is_timed, dialect_records.records))
+                if timed_records:
+                    first = timed_records[0]
+                    tally.add(
+                        DropReason.OTHER_DIALECT,
+                        first.origin.line,
+                        f"{name}: step {first.step}",
+                        len(timed_records),
+                    )
         return tally
 
     def _list_unread(self) -> Iterator[Unread]:
         """Yield the reasons why the dialects that baseline files define find no step."""
-        for alike in self._duplicates.values():
-            records = self._by_dialect.get(alike[0].name)
-            for dialect in alike:
-                yield (
-                    records.describe_unread_lines(dialect)
-                    if records
-                    else Unread(dialect.name, dialect.find)
-                )
+        for definitions in self._duplicates.values():
+            # Definitions that differ only in their names are read under the first name.
+            records = self._by_dialect.get(definitions[0].name)
+            for dialect in definitions:
+                if records:
+                    yield records.describe_unread_lines(dialect)
+                else:
+                    yield Unread(dialect.name, dialect.find)
 
     def _build_log(self, chosen: str | None) -> ParsedLog:
         """Build the log as read in the dialect `chosen`; None means without steps."""
         dialect = self._by_dialect[chosen].reader.dialect if chosen else NO_DIALECT
-        starts, ends = (
-            [
-                boundary.line
-                for boundary in self._boundaries
-                if boundary.marker in markers
-            ]
-            for markers in (dialect.starts, dialect.ends)
-        )
+        starts = self._list_boundary_lines(dialect.starts)
+        ends = self._list_boundary_lines(dialect.ends)
         segments: tuple[Segment, ...] = ()
         if chosen:
             records = self._by_dialect[chosen]
@@ -467,14 +461,15 @@ class LogCollector:
             segments = self._facts.training.add_to_segments(
                 segments, records.bad_validations
             )
-        shipped = any(
+        prints_loss = dialect.prints_loss
+        is_shipped = any(
             definition.name == chosen and definition.shipped
             for definition in self._defined
         )
-        # Versions of a framework may differ in printing the loss: the log decides.
-        silent = shipped and not all(
-            segment.steps.has_loss.all() for segment in segments
-        )
+        if is_shipped:
+            # Versions of a framework may differ in printing the loss: the log decides.
+            has_all_losses = all(segment.steps.has_loss.all() for segment in segments)
+            prints_loss = prints_loss and has_all_losses
         return ParsedLog(
             dialect=chosen,
             segments=segments,
@@ -486,16 +481,22 @@ class LogCollector:
             checkpoints=self._facts.checkpoints.result(segments),
             environment=self._facts.versions.result(),
             lines=self._lines,
-            prints_loss=dialect.prints_loss and not silent,
+            prints_loss=prints_loss,
             begun_again_line=self._find_restart(dialect, segments),
         )
+
+    def _list_boundary_lines(self, markers: Sequence[bytes]) -> list[int]:
+        """Return the lines of the process boundaries with these markers."""
+        return [
+            boundary.line for boundary in self._boundaries if boundary.marker in markers
+        ]
 
     def _list_relevant_markers(self) -> dict[bytes, None]:
         """Return the boundary markers that can matter.
 
         A marker before all records of a dialect matters only if it prints the total.
         """
-        names = {
+        names_with_records = {
             name
             for name, records in self._by_dialect.items()
             if records.records or records.parts
@@ -503,7 +504,7 @@ class LogCollector:
         dialects = [
             dialect
             for name, dialect in DIALECTS.items()
-            if name in names or dialect.total != NO_TOTAL
+            if name in names_with_records or dialect.total != NO_TOTAL
         ]
         return dict.fromkeys(
             marker for dialect in dialects for marker in dialect.starts + dialect.ends
@@ -570,8 +571,10 @@ class LogCollector:
         previous bar.
         """
         self._steps_since_trace = bool(self._trace_line)
-        line, rank = self._rank
-        rank = read_rank(hit) or (rank if line == hit.line else "")
+        rank = read_rank(hit)
+        previous_line, previous_rank = self._rank
+        if not rank and previous_line == hit.line:
+            rank = previous_rank
         self._rank = (hit.line, rank)
         name = STEP_MARKERS[hit.marker]
         if name not in self._by_dialect:

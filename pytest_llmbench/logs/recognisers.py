@@ -65,7 +65,10 @@ class RecogniserTable(Generic[FactT, ValueT]):
         self.markers = tuple(self.by_marker)
 
     def read(self, hit: Hit) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
-        """Yield the rows that match at a marker, with their values."""
+        """Yield the rows that match at a marker, with their values.
+
+        Yields nothing for a marker beyond `farthest`.
+        """
         if hit.offset < self.farthest:
             line, index = self.cut_line(hit)
             yield from self.read_line(line, index, hit.marker)
@@ -78,8 +81,9 @@ class RecogniserTable(Generic[FactT, ValueT]):
         text, start = hit.text, hit.start
         begin = find_line_begin(text, max(0, start - self.before), start)
         stop = min(len(text), start + len(hit.marker) + self.after)
-        end = text.find(b"\n", start, stop)
-        return text[begin : stop if end < 0 else end + 1], start - begin
+        feed = text.find(b"\n", start, stop)
+        end = stop if feed < 0 else feed + 1
+        return text[begin:end], start - begin
 
     def read_line(
         self, line: bytes, index: int, marker: bytes
@@ -105,12 +109,11 @@ def build_rows(
 ) -> Iterator[Recogniser[FactT, ValueT]]:
     """Yield the rows of a fact.
 
-    A row with a third item uses it instead of `convert`.
+    A row is a marker and a pattern. A third item replaces `convert` for that row.
     """
-    for marker, pattern, *row_convert in rows:
-        yield Recogniser(
-            fact, marker, pattern, row_convert[0] if row_convert else convert
-        )
+    for marker, pattern, *converters in rows:
+        row_convert = converters[0] if converters else convert
+        yield Recogniser(fact, marker, pattern, row_convert)
 
 
 # --- conversions ----------------------------------------------------------------------
@@ -152,7 +155,7 @@ def _read_lower(match: re.Match[bytes]) -> str:
 
 def _read_setting(match: re.Match[bytes]) -> str:
     """Return a setting as `name: 8`, also if printed as `name ....... 8`."""
-    name, *_, value = _read_text(match).replace(":", " ").split()
+    name, *_dots, value = _read_text(match).replace(":", " ").split()
     return f"{name}: {value}"
 
 
@@ -185,6 +188,7 @@ def _read_quantization(match: re.Match[bytes]) -> str:
 
     Returns "" for an unknown value.
     """
+    # "te_fp8_delayedscaling", or "int8"
     word = _read_text(match).casefold().rpartition(".")[2]
     if word in ("", "none"):
         return NO_QUANTIZATION
@@ -230,8 +234,8 @@ def _read_mebibytes(match: re.Match[bytes]) -> str:
 
 def _name_memory(gibibytes: float) -> str:
     """Return the nearest of MEMORIES: `80 GB`."""
-    size = min(MEMORIES, key=lambda nominal: abs(nominal - gibibytes) / nominal)
-    return f"{size} GB"
+    nearest = min(MEMORIES, key=lambda nominal: abs(nominal - gibibytes) / nominal)
+    return f"{nearest} GB"
 
 
 def _read_watts(match: re.Match[bytes]) -> str:
@@ -246,11 +250,13 @@ def _return_always(value: str) -> TextReader:
 
 # --- stated before the first steps ----------------------------------------------------
 
+# "device mesh with parallelism: pp=1, dp_shard=8, tp=1, ep=1": group 1 has the axes.
 AXIS = rb"[a-z_]{1,20}=\d{1,9}"
 AXES = rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS)
 METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
-# The name of a trainer, or the selected method. MaxText prints the settings of every
-# method, whether it is used or not.
+# The name of a trainer ("GRPOTrainer", "DPO", "dpo_trainer"), or the selected method
+# ("rlhf_type='dpo'", "stage: dpo"). MaxText prints the settings of every method, whether
+# it is used or not ("Config param ..."), so its lines do not count.
 REWARDS = (
     rb"\A(?![^\r\n]*Config param )[^\r\n]*"
     rb"(?:(?<![A-Za-z0-9_])"
@@ -266,14 +272,15 @@ REWARD_MARKERS = (
 # Precedes the name of a setting. Rejects a longer name that ends the same way.
 NAME_START = rb"(?<=[ \t|])"
 
-# A number at the end of a line, after the marker that names it.
+# A number at the end of a line, after the marker that names it: "  num_layers: 32".
 SETTING = NAME_START + rb"%b(\d{1,9})[ \t]*[\r\n]"
 
 # The end of a value. A colour may follow, or the dots by which GPT-NeoX marks a value
 # that is not the default.
 VALUE_ENDS = rb"(?=[.\s\x1b])"
 
-# A record of MLPerf with this key, up to its value.
+# A record of MLPerf with this key, up to its value:
+# ':::MLLOG {..., "key": "global_batch_size", "value": 128, ...}'.
 MLPERF = rb'MLLOG [^\r\n]{0,200}?"key": ?"%b", ?"value": ?'
 
 
@@ -432,8 +439,8 @@ EARLY_ROWS = (
     *build_rows(
         StatedField.GPU_TYPE,
         _read_gpu,
-        # any script (VERSIONS), torchtitan, `nvidia-smi -L`, the nvidia-smi table, NCCL
-        # tests, MLPerf system descriptions
+        # Printed by, in this order: any script (VERSIONS), torchtitan, `nvidia-smi -L`,
+        # the nvidia-smi table, NCCL tests, MLPerf system descriptions.
         *(
             (b"NVIDIA ", pattern)
             for pattern in (
@@ -564,8 +571,9 @@ PROFILER = RecogniserTable(
 
 STATED_MARKERS = frozenset((*EARLY.markers, *PROFILER.markers))
 
-# Patterns, of markers with a single row, that can be checked directly at the marker.
-# Every step of NeMo 2 contains `global_batch_size: `.
+# Patterns of markers with a single row, if they can be checked directly at the marker.
+# Most of these markers occur in steps, too: every step of NeMo 2 contains
+# `global_batch_size: `.
 DECISIVE_PATTERNS = {
     marker: rows[0].pattern
     for marker, rows in EARLY.by_marker.items()
@@ -1048,7 +1056,11 @@ _TIME_END = rb"[ \t]*(?:[\r\n]|\Z)"
 
 
 def _parse_checkpoint_time(match: re.Match[bytes], divisor: int = 1) -> CheckpointTime:
-    """Return the time (group `seconds` or `single`, / `divisor`) and rank of a match."""
+    """Return the time and the rank of a match.
+
+    The time is in the group `seconds` or `single`. `divisor` is the number of printed
+    units per second: 1000 for milliseconds.
+    """
     groups = match.groupdict()
     digits = groups.get("seconds") or groups.get("single")
     seconds = float(Decimal(digits.decode("ascii")) / divisor) if digits else None
@@ -1060,7 +1072,10 @@ def _read_milliseconds(match: re.Match[bytes]) -> CheckpointTime:
 
 
 def _time_nemo(verb: bytes, label: bytes) -> bytes:
-    """Return a pattern for the checkpoint time that NeMo prints after `label`."""
+    """Return a pattern for the checkpoint time that NeMo prints after `label`.
+
+    For example `Global Checkpoint Save : Rank: 0 : ... : Save duration: 12.5s`.
+    """
     return rb"Global Checkpoint %b\b(?:%b)?(?:[^\r\n]{0,200}?%b: %bs%b)?" % (
         verb,
         _RANK,
@@ -1218,7 +1233,7 @@ BAD_VALIDATIONS = RecogniserTable(
 class SkippedUpdate(NamedTuple):
     """A skipped weight update, and the loss scale if it is printed."""
 
-    rank: bytes | None
+    rank: bytes | None  # as printed: `Rank 3 `
     scale: bytes  # the text with the old and the new scale
     halved: bool  # the scale was reduced
 
@@ -1235,7 +1250,8 @@ SKIPPED_UPDATES = RecogniserTable(
     build_rows(
         "skipped update",
         _read_skipped,
-        # One update per line. DeepSpeed may print it for several ranks.
+        # One update per line. DeepSpeed may print it for several ranks:
+        # "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768"
         (
             b"OVERFLOW! ",
             rb"OVERFLOW! (?P<rank>Rank \d{1,9} )?Skipping step\."
@@ -1261,11 +1277,12 @@ class SkipCount(NamedTuple):
 
 def _read_skip_count(match: re.Match[bytes]) -> SkipCount:
     """Return the number of skipped updates; the rate is NaN if missing or damaged."""
-    rates = match.groupdict().get("rates") or b"nan"
+    count = int(match["count"])
+    rates = match.groupdict().get("rates") or b"nan"  # "0.0001, 0.0002"
     try:
-        return SkipCount(int(match["count"]), max(map(float, rates.split(b","))))
+        return SkipCount(count, rate=max(map(float, rates.split(b","))))
     except ValueError:
-        return SkipCount(int(match["count"]))
+        return SkipCount(count)
 
 
 SKIP_COUNT_ROWS = tuple(
@@ -1284,7 +1301,7 @@ SKIP_COUNT_ROWS = tuple(
         (
             b"overflow cond: True",
             rb"overflow cond: True\b",
-            lambda _: SkipCount(None),
+            lambda _: SkipCount(total=None),
         ),
     )
 )
@@ -1296,11 +1313,14 @@ They are not searched by markers, because most steps contain them.
 
 # --- how a log ends -------------------------------------------------------------------
 
+# "slurmstepd: error: *** STEP 71.0 ON node1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME
+# LIMIT ***", up to the word before the time.
 SLURM = rb"error: \*\*\* (?:JOB|STEP) \S{1,99} (?:ON \S{1,99} )?CANCELLED "
 # Driver errors with hardware causes. Others (13, 31, 43, 45) are mostly bugs of the
 # program.
 XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
 
+# "srun: error: node1: task 3: Exited with exit code 1", up to the reason.
 TASKS = rb"srun: error: \S{1,99}: tasks? .{1,99}: "
 
 
@@ -1417,8 +1437,8 @@ ENDINGS = (
 )
 """Lines that state how a log ended."""
 
-# Texts that a log is searched for: the line of each ending contains one of them. One
-# short text for the words of Slurm and most exceptions costs less than six long texts.
+# Texts that a log is searched for. The line of each row of ENDINGS contains one of
+# them. One short text for the words of Slurm and most exceptions costs less than six long texts.
 ENDING_MARKERS = (
     b"rror: ",
     b"Killed",

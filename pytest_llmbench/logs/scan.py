@@ -143,23 +143,23 @@ class MarkerSearch:
     ) -> list[tuple[int, bytes]]:
         """Return the unordered (offset, marker) matches that the automata find."""
         matches = [
-            offset
+            match
             for automaton in self._automata
-            for offset in automaton.find_matches(text, start, reach)
+            for match in automaton.find_matches(text, start, reach)
         ]
         sharing = self._sharing
         if not sharing:
             return matches
         # A shared substring may occur in every line of a step: check for the whole
         # marker.
-        whole = [
+        whole_matches = [
             (offset - before, marker)
             for offset, substring in matches
             if substring in sharing
             for marker, before in sharing[substring]
             if offset - before >= start and text.startswith(marker, offset - before)
         ]
-        return [offset for offset in matches if offset[1] not in sharing] + whole
+        return [match for match in matches if match[1] not in sharing] + whole_matches
 
 
 def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
@@ -171,54 +171,51 @@ def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]
     without its marker.
     """
     excess = len(markers) % AT_ONCE if len(markers) > AT_ONCE else 0
+    substrings: Sequence[bytes] = ()
+    if 0 < excess < AT_ONCE / 2:
+        substrings = _list_shared_substrings(markers)
     groups: dict[bytes, tuple[bytes, ...]] = {}
     remaining = list(markers)
-    for substring in (
-        _list_shared_substrings(markers) if 2 * excess < AT_ONCE and excess else ()
-    ):
+    for substring in substrings:
         sharing = tuple(marker for marker in remaining if substring in marker)
         if excess > 0 and len(sharing) > 1:
             groups[substring] = sharing
             remaining = [marker for marker in remaining if marker not in sharing]
             excess -= len(sharing) - 1
-    if excess > 0:
+    if excess > 0:  # too few shared substrings to save an automaton
         return {marker: (marker,) for marker in markers}
     return {marker: (marker,) for marker in remaining} | groups
 
 
 def _list_shared_substrings(markers: Sequence[bytes]) -> list[bytes]:
     """Return the longest substrings that two or more markers share, longest first."""
-    owners: dict[bytes, dict[bytes, int]] = {}
+    # each text of LEAST_SHARED bytes to the markers that contain it, with its offset
+    offsets_by_core: dict[bytes, dict[bytes, int]] = {}
     for marker in markers:
         for offset in range(len(marker) - LEAST_SHARED + 1):
-            owners.setdefault(marker[offset : offset + LEAST_SHARED], {}).setdefault(
-                marker, offset
-            )
+            core = marker[offset : offset + LEAST_SHARED]
+            offsets_by_core.setdefault(core, {}).setdefault(marker, offset)
     substrings = set()
-    for offsets in owners.values():
+    for offsets in offsets_by_core.values():
         if len(offsets) > 1:
-            prefix = _get_common_prefix(
-                [marker[:offset][::-1] for marker, offset in offsets.items()]
-            )[::-1]
-            substrings.add(
-                prefix
-                + _get_common_prefix(
-                    [marker[offset:] for marker, offset in offsets.items()]
-                )
-            )
+            reversed_heads = [
+                marker[:offset][::-1] for marker, offset in offsets.items()
+            ]
+            tails = [marker[offset:] for marker, offset in offsets.items()]
+            shared_before_core = _get_common_prefix(reversed_heads)[::-1]
+            substrings.add(shared_before_core + _get_common_prefix(tails))
     return sorted(substrings, key=lambda substring: (-len(substring), substring))
 
 
 def _get_common_prefix(texts: Sequence[bytes]) -> bytes:
     """Return the longest text with which all texts begin."""
     first, last = min(texts), max(texts)  # all other texts sort between these two
-    shortest = min(len(first), len(last))
-    return first[
-        : next(
-            (index for index in range(shortest) if first[index] != last[index]),
-            shortest,
-        )
-    ]
+    length = 0
+    for first_byte, last_byte in zip(first, last, strict=False):
+        if first_byte != last_byte:
+            break
+        length += 1
+    return first[:length]
 
 
 class _Automaton:
@@ -231,17 +228,17 @@ class _Automaton:
     def __init__(self, texts: Sequence[bytes]) -> None:
         self._texts = texts
         self._automaton = BytesAhoCorasick(texts, matchkind=MatchKind.LeftmostFirst)
-        size = min(KEY, min(map(len, texts), default=KEY))
+        key_length = min(KEY, min(map(len, texts), default=KEY))
         by_beginning: dict[bytes, list[bytes]] = {}
         for text in texts:
-            for length in range(1, size + 1):
+            for length in range(1, key_length + 1):
                 by_beginning.setdefault(text[:length], []).append(text)
-        overlapping = [
-            list(_find_overlapping(text, by_beginning, size)) for text in texts
-        ]
-        self._overlapping = {
-            number: overlaps for number, overlaps in enumerate(overlapping) if overlaps
-        }
+        # index of a text to the (offset, text) of the texts that may begin within it
+        self._overlapping: dict[int, list[tuple[int, bytes]]] = {}
+        for number, text in enumerate(texts):
+            overlapping = list(_find_overlapping(text, by_beginning, key_length))
+            if overlapping:
+                self._overlapping[number] = overlapping
 
     def find_matches(
         self, text: bytes, start: int, reach: int
@@ -279,9 +276,8 @@ class _Database:
             b"".join(b"\\x%02x" % byte for byte in text) for text in self._texts
         ]
         database.compile(expressions=expressions, ids=list(range(len(expressions))))
-        self._scratches: list[
-            hyperscan.Scratch
-        ] = []  # unused scratch memory, one object per concurrent search
+        # unused scratch memory, one object per concurrent search
+        self._scratches: list[hyperscan.Scratch] = []
 
     def find_matches(
         self, text: bytes, start: int, reach: int
@@ -299,25 +295,24 @@ class _Database:
             view = memoryview(text)[start:reach]
             self._database.scan(view, _record_end, context=ends, scratch=scratch)  # type: ignore[type-var, arg-type]
         except self._module.ScanTerminated as error:
-            if (
-                len(ends) < MOST_MATCHES
-            ):  # The scan was stopped by a signal, not by `_record_end`.
-                raise KeyboardInterrupt from error
-            return None
+            if len(ends) >= MOST_MATCHES:
+                return None
+            # The scan was stopped by a signal, not by `_record_end`.
+            raise KeyboardInterrupt from error
         finally:
             self._scratches.append(scratch)
         texts, count = self._texts, self._count
         return [
             (start + end - len(texts[number]), texts[number])
             for number, end in ends
-            if number < count
+            if number < count  # not a filler
         ]
 
 
 def _record_end(
     number: int, _begin: int, end: int, _flags: int, ends: list[tuple[int, int]]
 ) -> bool:
-    """Record a match. Returns True to stop the scan."""
+    """Record a match in `ends`. Returns True to stop the scan."""
     ends.append((number, end))
     return len(ends) >= MOST_MATCHES
 
@@ -353,7 +348,10 @@ class ChunkCutter:
         self._line = 1
 
     def push(self, piece: bytes) -> ByteChunk:
-        """Return the next chunk, whose new part ends REACH bytes before its end."""
+        """Return the next chunk, whose new part ends REACH bytes before its end.
+
+        The bytes after the new part are new in the next chunk.
+        """
         text = self.text + piece
         chunk = self._cut_chunk(text, max(self._start, len(text) - REACH))
         kept = max(0, chunk.stop - REACH_BACK)
@@ -382,7 +380,9 @@ def iterate_chunks(blocks: Iterable[bytes]) -> Iterator[ByteChunk]:
     for the end of a line, so a log without line feeds takes no more memory than others.
     """
     cutter = ChunkCutter()
-    for piece, following in pairwise(chain(slice_blocks(blocks, PIECE), (b"", None))):
+    # An empty piece and None end the pieces, so that the last one finishes the log.
+    pieces = chain(slice_blocks(blocks, PIECE), (b"", None))
+    for piece, following in pairwise(pieces):
         if not following:
             yield cutter.finish(piece or b"")
             return
@@ -427,15 +427,16 @@ def find_line_begin(text: bytes, earliest: int, offset: int) -> int:
 
 
 def _find_overlapping(
-    outer: bytes, by_beginning: Mapping[bytes, Iterable[bytes]], size: int
+    outer: bytes, by_beginning: Mapping[bytes, Iterable[bytes]], key_length: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, marker) of the markers that can begin within the text `outer`.
+    """Yield (offset, marker) of the other markers that can begin within `outer`.
 
-    `by_beginning` maps each prefix of at most `size` bytes to the markers that begin
-    with this prefix.
+    `by_beginning` maps each prefix of at most `key_length` bytes to the markers that
+    begin with this prefix.
     """
     for offset in range(len(outer)):
-        for marker in by_beginning.get(outer[offset : offset + size], ()):
+        for marker in by_beginning.get(outer[offset : offset + key_length], ()):
             overlap = outer[offset : offset + len(marker)]
-            if marker.startswith(overlap) and (offset or marker != outer):
+            is_outer = offset == 0 and marker == outer
+            if marker.startswith(overlap) and not is_outer:
                 yield offset, marker

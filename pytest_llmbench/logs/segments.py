@@ -69,11 +69,11 @@ class SegmentDraft:
     """One rank's records of one attempt, while the log is divided."""
 
     rank: str
-    first: StepRecord
+    first: StepRecord  # in log order
     last: StepRecord
-    top: int
+    top: int  # the highest step number
     total: int | None = None
-    kept: dict[int, StepRecord] = field(default_factory=dict)
+    kept: dict[int, StepRecord] = field(default_factory=dict)  # by step number
     loss_digits: int = 0
     layout: tuple[bytes, ...] = ()  # of the last complete record
 
@@ -107,16 +107,16 @@ def divide_segments(
     steps, then the lowest. A rank with as many possible steps and slower times replaces
     it. Raises LogError for more than MOST_ATTEMPTS attempts.
     """
-    ranks = [
-        reader.resolve_steps(rank, tally)
-        for rank in group_by_rank(reader.merge_records(records, tally))
+    records_of_ranks = [
+        reader.resolve_steps(rank_records, tally)
+        for rank_records in group_by_rank(reader.merge_records(records, tally))
     ]
     attempts_of_ranks = (
-        attempt for rank in ranks for attempt in split_attempts(rank, boundaries, tally)
+        _add_times(attempt, reader)
+        for rank_records in records_of_ranks
+        for attempt in split_attempts(rank_records, boundaries, tally)
     )
-    attempts = select_rank(
-        (_add_times(attempt, reader) for attempt in attempts_of_ranks), tally
-    )
+    attempts = select_rank(attempts_of_ranks, tally)
     clocks = clocks or LineClocks()
     steps = (build_steps(attempt.kept.values(), clocks) for attempt in attempts)
     return _build_segments(attempts, steps, boundaries, reader.dialect.first_step)
@@ -173,17 +173,22 @@ def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
 
     If only one rank has a prefix, lines without a prefix belong to it.
     """
-    ranks: dict[str, list[StepRecord]] = {}
+    by_rank: dict[str, list[StepRecord]] = {}
     all_records = list(records)
     for record in all_records:
-        ranks.setdefault(record.origin.rank, []).append(record)
-    return [all_records] if len(ranks.keys() - {""}) <= 1 else list(ranks.values())
+        by_rank.setdefault(record.origin.rank, []).append(record)
+    labels = by_rank.keys() - {""}
+    return [all_records] if len(labels) <= 1 else list(by_rank.values())
 
 
 def split_attempts(
     records: Sequence[StepRecord], boundaries: BoundaryOffsets, tally: Tally
 ) -> list[SegmentDraft]:
-    """Split the records of one rank into attempts."""
+    """Split the records of one rank into attempts.
+
+    Counts repeated steps in the tally.
+    """
+    # Lines without a prefix may belong to this rank: the longest label is the rank.
     rank = max((record.origin.rank for record in records), key=len, default="")
     attempts: list[SegmentDraft] = []
     repeats = Tally()
@@ -202,35 +207,34 @@ def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentD
     This is the rank with the most possible steps, or a rank with as many and slower
     times. A divergence of a dropped rank is copied to the kept rank.
     """
+
+    def get_preference(draft: SegmentDraft) -> tuple[int, tuple[int, ...], int]:
+        return -draft.possible_steps, get_rank_order(draft.rank), draft.begin
+
     kept: list[SegmentDraft] = []
-    others: list[SegmentDraft] = []
+    rejected: list[SegmentDraft] = []
     # Frameworks log on different ranks: Megatron prints `iteration` lines on the last
     # one.
-    for attempt in sorted(
-        attempts,
-        key=lambda draft: (
-            -draft.possible_steps,
-            get_rank_order(draft.rank),
-            draft.begin,
-        ),
-    ):
+    for attempt in sorted(attempts, key=get_preference):
         if _find_overlapping(attempt, kept):
-            others.append(attempt)
+            rejected.append(attempt)
         else:
-            kept.insert(
-                bisect_left(kept, attempt.begin, key=lambda draft: draft.begin), attempt
-            )
-    others = [_keep_slower(other, kept) for other in others]
+            index = bisect_left(kept, attempt.begin, key=lambda draft: draft.begin)
+            kept.insert(index, attempt)
+    dropped = [_keep_slower(attempt, kept) for attempt in rejected]
     diverged: list[tuple[StepRecord, range]] = []
-    for other in others:
-        text = (
-            f"rank {other.rank or 'unknown'}: steps {other.first.step} to {other.top}"
+    for attempt in dropped:
+        tally.add(
+            DropReason.OTHER_RANK,
+            attempt.first.origin.line,
+            f"rank {attempt.rank or 'unknown'}: steps {attempt.first.step} to"
+            f" {attempt.top}",
+            len(attempt.kept),
         )
-        tally.add(DropReason.OTHER_RANK, other.first.origin.line, text, len(other.kept))
-        overlapping = _find_overlapping(other, kept)
+        overlapping = _find_overlapping(attempt, kept)
         diverged += (
             (record, overlapping)
-            for record in other.kept.values()
+            for record in attempt.kept.values()
             if has_diverged(record)
         )
     if diverged:
@@ -239,19 +243,21 @@ def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentD
 
 
 def _keep_slower(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
-    """Keep `other` instead of an overlapping attempt in `kept` if `other` is slower.
+    """Put `other` in the place of an overlapping attempt in `kept` if `other` is slower.
 
-    Returns the dropped attempt.
+    Returns the dropped attempt: `other`, or the replaced attempt.
     """
     overlapping_indices = _find_overlapping(other, kept)
-    if len(overlapping_indices) != 1 or not _is_slower(
-        other, kept[overlapping_indices[0]]
-    ):
+    if len(overlapping_indices) != 1:
+        return other
+    (index,) = overlapping_indices
+    overlapping = kept[index]
+    if not _is_slower(other, overlapping):
         return other
     # The ranks of a run wait for each other. If they print different times, the slower
     # ones count: a gate must not pass on the faster.
-    faster, kept[overlapping_indices[0]] = kept[overlapping_indices[0]], other
-    return faster
+    kept[index] = other
+    return overlapping
 
 
 def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
@@ -291,29 +297,26 @@ def _copy_divergence(
     Each goes to the nearest record of its step. `diverged` are the records of dropped
     ranks, each with the range of overlapping attempts in `kept`.
     """
-    prints: dict[
-        int, list[int]
-    ] = {}  # step to ascending indices of the attempts that printed it
+    # step to ascending indices of the attempts that printed it
+    attempts_by_step: dict[int, list[int]] = {}
     for index, attempt in enumerate(kept):
         for step in attempt.kept:
-            prints.setdefault(step, []).append(index)
+            attempts_by_step.setdefault(step, []).append(index)
     for record, overlapping in diverged:
         step, offset = record.step, record.origin.offset
-        indices = prints.get(step, [])
+        indices = attempts_by_step.get(step, [])
         after = bisect_left(
             indices, offset, key=lambda index: kept[index].kept[step].origin.offset
         )
-        candidates = [
-            kept[index].kept
-            for index in indices[max(0, after - 1) : after + 1]
-            if index in overlapping
-        ]
+        # the last attempt that printed the step before the record, and the first after
+        neighbours = indices[max(0, after - 1) : after + 1]
+        candidates = [kept[index].kept for index in neighbours if index in overlapping]
         if candidates:
-            steps = min(
+            nearest = min(
                 candidates,
                 key=lambda kept_steps: abs(kept_steps[step].origin.offset - offset),
             )
-            steps[step] = add_divergence(steps[step], record)
+            nearest[step] = add_divergence(nearest[step], record)
 
 
 def _starts_attempt(
@@ -382,32 +385,30 @@ def _add_record(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None
     attempt.last = record
     attempt.total = attempt.total or record.total
     attempt.top = max(attempt.top, record.step)
+    field_count = len(record.layout)
     if (
-        0 < len(record.layout) < len(attempt.layout)
-        and attempt.layout[: len(record.layout)] == record.layout
+        0 < field_count < len(attempt.layout)
+        and attempt.layout[:field_count] == record.layout
     ):
-        missing = make_printable(attempt.layout[len(record.layout)])
+        missing = make_printable(attempt.layout[field_count])
         tally.add(
             DropReason.TORN,
             record.origin.line,
             quote=Quote(f"step {record.step} lacks {missing}, unlike the step before"),
         )
         return
-    attempt.layout = (
-        record.layout or attempt.layout
-    )  # bars between DLLogger records have no layout
+    # Bars between DLLogger records have no layout.
+    attempt.layout = record.layout or attempt.layout
     old = attempt.kept.get(record.step)
     if old is None:
         attempt.kept[record.step] = record
         return
-    same = have_same_time(old, record)
-    other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
-    text = f"step {record.step} again: {record.seconds:g} s{other}"
-    tally.add(
-        DropReason.REPEATED if same else DropReason.REPEAT_DISAGREES,
-        record.origin.line,
-        text,
-    )
+    reason = DropReason.REPEATED
+    text = f"step {record.step} again: {record.seconds:g} s"
+    if not have_same_time(old, record):
+        reason = DropReason.REPEAT_DISAGREES
+        text += f", but {old.seconds:g} s in line {old.origin.line}"
+    tally.add(reason, record.origin.line, text)
     attempt.kept[record.step] = choose_print(old, record)
 
 
@@ -419,16 +420,18 @@ def _build_segment(
     first_step: int,
 ) -> Segment:
     """Build a segment from an attempt. `limit` is the offset of the next attempt."""
-    before = bisect_left(boundaries.totals, attempt.begin, key=itemgetter(0))
-    total = attempt.total or (boundaries.totals[before - 1][1] if before else None)
+    total = attempt.total or None
+    totals_before = bisect_left(boundaries.totals, attempt.begin, key=itemgetter(0))
+    if not total and totals_before:
+        _, total = boundaries.totals[totals_before - 1]  # the last before the attempt
+    printed_all_steps = total is not None and attempt.top + 1 - first_step >= total
     return Segment(
         steps,
         attempt.first.origin.line,
         attempt.last.origin.line,
         attempt.rank,
         total,
-        finished=_has_end(attempt, boundaries, limit)
-        or (total is not None and attempt.top + 1 - first_step >= total),
+        finished=_has_end(attempt, boundaries, limit) or printed_all_steps,
         first_step=first_step,
         loss_digits=max(
             (record.loss_digits for record in attempt.kept.values()),
@@ -497,13 +500,12 @@ def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Fl
     if values.count(None) == len(rows):
         return np.full(len(rows), NAN), np.zeros(len(rows), dtype=np.bool_)
     printed = [value is not None for value in values]
-    return np.array([NAN if value is None else value for value in values]), np.array(
-        printed, dtype=np.bool_
-    )
+    column = np.array([NAN if value is None else value for value in values])
+    return column, np.array(printed, dtype=np.bool_)
 
 
 def _collect_since(rows: Sequence[StepRecord]) -> Floats:
-    """Return the time stamp of each record's `since`, NaN if not set."""
+    """Return the time stamp in each record's `since` (step, time stamp), NaN if None."""
     since = list(map(GET_FIELD["since"], rows))
     if not any(since):
         return np.full(len(rows), NAN)
@@ -514,8 +516,10 @@ def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
     """Return the stamps of the records, else those of their lines, else NaN."""
     stamps = collect_column(rows, "stamp")
     if clocks.stamps:
-        others = np.array([clocks.stamps.get(row.origin.offset, NAN) for row in rows])
-        stamps = np.where(np.isnan(stamps), others, stamps)
+        line_stamps = np.array(
+            [clocks.stamps.get(row.origin.offset, NAN) for row in rows]
+        )
+        stamps = np.where(np.isnan(stamps), line_stamps, stamps)
     return stamps
 
 
@@ -534,14 +538,10 @@ def _keep_one_clock(stamps: Floats) -> Floats:
 
     Progress bars have the elapsed time, records next to them the time of day.
     """
-    of_day = stamps > LONGEST_RUN
-    if not of_day.any() or np.count_nonzero(of_day) == np.count_nonzero(
-        np.isfinite(stamps)
-    ):
+    is_time_of_day = stamps > LONGEST_RUN
+    count = np.count_nonzero(np.isfinite(stamps))
+    count_of_day = np.count_nonzero(is_time_of_day)
+    if count_of_day in (0, count):
         return stamps
-    rarer = (
-        of_day
-        if 2 * np.count_nonzero(of_day) < np.count_nonzero(np.isfinite(stamps))
-        else ~of_day
-    )
-    return np.where(rarer, NAN, stamps)
+    is_rarer = is_time_of_day if 2 * count_of_day < count else ~is_time_of_day
+    return np.where(is_rarer, NAN, stamps)

@@ -36,10 +36,10 @@ ESCAPE_CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
 # The digits before and after the code may belong to different numbers.
 CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % ESCAPE_CODES.pattern)
 
-TASK = re.compile(rb"[ \t\r]*(\d{1,9}): ")
-ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")
-RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")
-PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")
+TASK = re.compile(rb"[ \t\r]*(\d{1,9}): ")  # "9: "
+ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")  # "train/0 "
+RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")  # "[default3]"
+PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")  # "(worker pid=4112)"
 # Every label contains a match of this; most lines without labels do not.
 LABEL_HINT = re.compile(rb"[/\[]|: |pid=")
 
@@ -179,11 +179,9 @@ def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
     record = text[start:stop]
     if b"\x1b" not in record:
         return text[start:end]
-    return (
-        None
-        if CODE_IN_NUMBER.search(record)
-        else ESCAPE_CODES.sub(b"", record) + text[stop:end]
-    )
+    if CODE_IN_NUMBER.search(record):
+        return None
+    return ESCAPE_CODES.sub(b"", record) + text[stop:end]
 
 
 def read_without_codes(
@@ -197,11 +195,9 @@ def read_without_codes(
     if text.find(b"\x1b", start, stop) < 0:
         return read(text, start, end, origin)
     plain = strip_codes(text, start, stop, end)
-    return (
-        TruncatedRecord(origin, text[start:stop])
-        if plain is None
-        else read(plain, 0, len(plain), origin)
-    )
+    if plain is None:
+        return TruncatedRecord(origin, text[start:stop])
+    return read(plain, 0, len(plain), origin)
 
 
 def get_significant_unit(value: float, digits: int) -> float:
@@ -293,21 +289,25 @@ def read_rank(hit: Hit) -> str:
 
 
 def read_labels(prefix: bytes, *, begins_line: bool = True) -> str:
-    """Return the rank labels in the text before a record, like `read_rank`."""
+    """Return the rank labels in the text before a record, like `read_rank`.
+
+    `begins_line` is True if the text begins at the beginning of a line.
+    """
     if not LABEL_HINT.search(prefix):
         return ""
-    candidates = [prefix] if begins_line else []
-    if b"\r" in prefix:
-        candidates.insert(0, prefix[prefix.rindex(b"\r") + 1 :])
-    labels = [
-        next(
-            (match[1] for candidate in candidates if (match := label.match(candidate))),
-            b"",
-        )
-        for label in (TASK, ROLE)
-    ]
-    labels += [b"".join(label.findall(prefix)[-1:]) for label in (RANK, PROCESS)]
-    return b" ".join(filter(None, labels)).decode("ascii")
+    labels = []
+    beginnings = [prefix] if begins_line else []
+    if b"\r" in prefix:  # the beginning of a progress bar comes first
+        beginnings.insert(0, prefix[prefix.rindex(b"\r") + 1 :])
+    for pattern in (TASK, ROLE):  # count only at a beginning
+        for beginning in beginnings:
+            match = pattern.match(beginning)
+            if match:
+                labels.append(match[1])
+                break
+    for pattern in (RANK, PROCESS):  # the last label counts
+        labels += pattern.findall(prefix)[-1:]
+    return b" ".join(labels).decode("ascii")
 
 
 def get_rank_order(rank: str) -> tuple[int, ...]:
@@ -345,17 +345,18 @@ class Tally:
         Keeps the example of the lowest line: `example` in our words, or `quote` from
         the log. `last_line` is the line of the last dropped record.
         """
-        old = self._by_reason[reason]
-        last_line = max(last_line, old.last_line) if old else last_line
-        if old is None or line < old.first_line:
+        previous = self._by_reason[reason]
+        if previous:
+            count += previous.count
+            last_line = max(last_line, previous.last_line)
+        if previous is None or line < previous.first_line:
             quote = make_printable(quote) if isinstance(quote, bytes) else quote
-            count += old.count if old else 0
             self._by_reason[reason] = DroppedRecords(
                 reason, count, line, example, quote, last_line
             )
         else:
             self._by_reason[reason] = replace(
-                old, count=old.count + count, last_line=last_line
+                previous, count=count, last_line=last_line
             )
 
     def merge(self, other: Tally) -> None:
@@ -400,17 +401,19 @@ def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
     result uncertain by more than one percent.
     """
     printed = [record.consumed_tokens or (NAN, 0) for record in records]
+    totals = [total for total, _ in printed]
     digits = max((count for _, count in printed), default=0)
-    with_tokens, before = [], 0
-    for row, record in enumerate(records):
-        tokens = printed[row][0]
-        least_growth = FEWEST_UNITS * get_significant_unit(printed[row][0], digits)
-        while before + 1 < row and tokens - printed[before + 1][0] >= least_growth:
+    with_tokens = []
+    before = 0  # index of the latest record with a sufficiently smaller total
+    for row, (record, total) in enumerate(zip(records, totals, strict=True)):
+        least_growth = FEWEST_UNITS * get_significant_unit(total, digits)
+        while before + 1 < row and total - totals[before + 1] >= least_growth:
             before += 1
-        steps, grown = record.step - records[before].step, tokens - printed[before][0]
-        is_known = steps > 0 and grown >= least_growth
+        steps = record.step - records[before].step
+        growth = total - totals[before]
+        is_known = steps > 0 and growth >= least_growth
         with_tokens.append(
-            record._replace(step_tokens=grown / steps) if is_known else record
+            record._replace(step_tokens=growth / steps) if is_known else record
         )
     return with_tokens
 
@@ -438,11 +441,9 @@ def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
     no gate passes because of the faster one. If they agree, the first record is kept. A
     non-finite loss or gradient norm of either record is copied.
     """
-    return (
-        add_divergence(new, old)
-        if _is_preferred(new, old)
-        else add_divergence(old, new)
-    )
+    if _is_preferred(new, old):
+        return add_divergence(new, old)
+    return add_divergence(old, new)
 
 
 def have_same_time(old: StepRecord, new: StepRecord) -> bool:
@@ -458,12 +459,12 @@ def have_same_time(old: StepRecord, new: StepRecord) -> bool:
 
 def add_divergence(record: StepRecord, other: StepRecord) -> StepRecord:
     """Copy a non-finite loss or gradient norm from `other` to `record`."""
-    return record._replace(
-        loss=other.loss if _is_not_finite(other.loss) else record.loss,
-        grad_norm=other.grad_norm
-        if _is_not_finite(other.grad_norm)
-        else record.grad_norm,
-    )
+    loss, grad_norm = record.loss, record.grad_norm
+    if _is_not_finite(other.loss):
+        loss = other.loss
+    if _is_not_finite(other.grad_norm):
+        grad_norm = other.grad_norm
+    return record._replace(loss=loss, grad_norm=grad_norm)
 
 
 def has_diverged(record: StepRecord) -> bool:
@@ -493,13 +494,14 @@ def tally_repeats(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
     """
     reversals = find_step_reversals(records)
     if reversals:
-        first, before = reversals[0]
+        first, before = reversals[0]  # the first jump back
         text = f"step {first.step} after step {before.step}, and back to step {before.step + 1}"
         tally.add(DropReason.INTERLEAVED, first.origin.line, text, len(records))
     steps = len({record.step for record in records})
     for dropped in repeats.result():
         disagrees = dropped.reason == DropReason.REPEAT_DISAGREES
         is_two_writers = disagrees and dropped.count >= max(FEWEST_REPEATS, steps / 2)
+        # Counted as INTERLEAVED already.
         if not (disagrees and reversals):
             reason = DropReason.TWO_WRITERS if is_two_writers else dropped.reason
             tally.add(
@@ -525,12 +527,12 @@ def find_step_reversals(
     for record in records:
         if before is not None and record.step < before.step - LATE_STEPS:
             jump = record, before
-        elif (
-            jump
-            and before is not None
-            and record.step == jump[1].step + 1 != before.step + 1
-        ):
-            reversals.append(jump)
-            jump = None
+        elif jump and before is not None:
+            _, before_jump = jump
+            is_resumed = record.step == before_jump.step + 1
+            # A sequence that counts up to this step again does not resume another one.
+            if is_resumed and record.step != before.step + 1:
+                reversals.append(jump)
+                jump = None
         before = record
     return reversals if len(reversals) >= FEWEST_REVERSALS else []

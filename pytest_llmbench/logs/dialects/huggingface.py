@@ -38,13 +38,17 @@ from pytest_llmbench.logs.step_records import (
 RESUMING = b"ing training from "
 # The word around it is `Continuing` up to Trainer 4.x, `Resuming` from 5.0 on.
 WORD = re.compile(rb"(?:Continu|(Resum))\Z")
+# "Continuing training from global step 1500" (up to 4.x)
+# "Resuming training from checkpoint with epoch 3 and global step 1500" (from 5.0 on)
 RESUMED = re.compile(
     RESUMING
     + rb"(checkpoint with epoch \d{1,9} and )?global step (\d{1,15})[ \t]*[\r\n]"
 )
+# "  Total optimization steps = 1,875"
 PLANNED = re.compile(
     rb"Total optimization steps = (\d{1,15}(?:,\d{3}){0,4})[ \t]*[\r\n]"
 )
+# "'train_runtime': 2577.7505," or "\"epoch\": \"3\"}": quote, name, value, separator
 FIELD = re.compile(
     rb"\s*(['\"])([A-Za-z][ !#-&(-z|~]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
 )
@@ -54,7 +58,7 @@ QUOTES = b"'\""
 # The step of the record: before the time in trainer_state.json, after it in ms-swift.
 STEP_BEFORE = re.compile(rb"\{[^{}]*?\"step\": (\d{1,15}),[^{}]*\Z")
 LOSS_BEFORE = re.compile(rb"\{[^{}]*?\"train_loss\": ([^\s,]{1,40}),[^{}]*\Z")
-STEP_AFTER = b"global_step/max_steps"
+STEP_AFTER = b"global_step/max_steps"  # its value: '500/1000'
 STEP_OF = re.compile(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
@@ -122,6 +126,14 @@ class Span(NamedTuple):
     most: float
 
 
+class PrintedLoss(NamedTuple):
+    """The loss of a progress record."""
+
+    epoch: float
+    loss: float
+    unit: float  # of the last digit of the epoch
+
+
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
@@ -137,16 +149,18 @@ def read_step(
     after = AFTER.match(text, start, end)
     if before is None or after is None:
         return None
-    epoch, tokens_seen = EPOCH.search(after[2]), SEEN_PRINTED.search(after[2])
+    loss, grad_norm = before.groups()
+    rate, following = after.groups()
+    epoch, tokens_seen = EPOCH.search(following), SEEN_PRINTED.search(following)
     record = _build_progress(
         origin,
-        before[1],
-        before[2],
+        loss,
+        grad_norm,
         epoch[1] if epoch else b"",
         tokens_seen[1] if tokens_seen else b"",
     )
-    rewards = any(map(REWARDS.search, (before[0], after[2])))
-    return record._replace(rate=float(after[1]), rewards=rewards)
+    rewards = any(map(REWARDS.search, (before[0], following)))
+    return record._replace(rate=float(rate), rewards=rewards)
 
 
 def _build_progress(
@@ -156,7 +170,11 @@ def _build_progress(
     epoch: bytes,
     tokens_seen: bytes,
 ) -> StepRecord:
-    """Build a progress record; missing values are empty texts."""
+    """Build a progress record; missing values are empty texts.
+
+    `consumed` of the record is the epoch, `resolution` the unit of the epoch, and
+    `step_tokens` the tokens of the run so far.
+    """
     return StepRecord(
         origin,
         0,
@@ -175,10 +193,11 @@ def _get_epoch_unit(text: bytes) -> float:
     Newer versions print a quoted number with four significant digits.
     """
     number = text.strip(QUOTES)
-    rounded = (
-        EPOCH_UNIT if number == text else get_significant_unit(float(number), DIGITS)
+    is_quoted = number != text
+    rounding_unit = (
+        get_significant_unit(float(number), DIGITS) if is_quoted else EPOCH_UNIT
     )
-    return min(rounded, get_printed_unit(number))
+    return min(rounding_unit, get_printed_unit(number))
 
 
 def _read_state(
@@ -190,7 +209,9 @@ def _read_state(
     not a number.
     """
     begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
-    values = (read_fields(text, begin + 1, end) if begin >= 0 else None) or {}
+    values = read_fields(text, begin + 1, end) if begin >= 0 else None
+    if values is None:
+        return None
     unquoted = {name: value.strip(QUOTES) for name, value in values.items()}
     numbers = {name: unquoted[name] for name in PROGRESS if name in unquoted}
     if b"loss" not in numbers or not all(map(NUMBER.fullmatch, numbers.values())):
@@ -218,13 +239,13 @@ def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     runs = _merge_runs([record for record in records if record.mean_of], tally)
     merged = []
     # Progress records, and the first bars of processes.
-    others = [record for record in records if not record.mean_of]
-    offsets = [record.origin.offset for record in others]
+    records_without_time = [record for record in records if not record.mean_of]
+    offsets = [record.origin.offset for record in records_without_time]
     end_before = -1
     for run in runs:
-        run_records = others[
-            bisect_right(offsets, end_before) : bisect_left(offsets, run.origin.offset)
-        ]
+        first = bisect_right(offsets, end_before)
+        after_last = bisect_left(offsets, run.origin.offset)
+        run_records = records_without_time[first:after_last]
         end_before = run.origin.offset
         progress = [record for record in run_records if record.bar is None]
         doubt = run.doubt or _explain_contradiction(run, run_records, progress)
@@ -247,9 +268,8 @@ def _explain_contradiction(
     if run.mean_of < run.step:
         return ""
     first_bars = [record for record in records if record.bar is not None]
-    return _explain_bars(run, first_bars) or _explain_losses(
-        run, _find_last_start(progress)
-    )
+    contradiction = _explain_bars(run, first_bars)
+    return contradiction or _explain_losses(run, _find_last_start(progress))
 
 
 def _find_last_start(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -273,18 +293,18 @@ def _explain_bars(run: StepRecord, first_bars: Sequence[StepRecord]) -> str:
     steps, tolerance = run.total or run.step, _get_count_width(run) / 2 + 1
     for first in reversed(first_bars):
         skipped = _count_skipped(first, run.stamp)
-        if abs((first.total or 0) - steps) <= tolerance:
+        counts_same_steps = abs((first.total or 0) - steps) <= tolerance
+        if counts_same_steps:
             if skipped > max(FEW_SKIPPED, SKIPPED_SHARE * steps):
                 return (
                     f"the bar begins at step {first.step} of {first.total}: the run was resumed, "
                     f"so the time covers the last steps only, but the rate counts all"
                 )
             return ""
-        if (
-            run.bar
-            and run.bar[1] == first.total
-            and skipped + FEW_SKIPPED < first.total - steps
-        ):
+        if run.bar is None:
+            continue
+        _, last_total = run.bar
+        if last_total == first.total and skipped + FEW_SKIPPED < first.total - steps:
             return (
                 f"the rate counts {steps} steps, the bar {first.total} in the same time"
             )
@@ -313,11 +333,12 @@ def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:
     by all steps, including the steps of earlier processes.
     """
     printed = [
-        (record.consumed, record.loss, record.resolution)
+        PrintedLoss(epoch=record.consumed, loss=record.loss, unit=record.resolution)
         for record in records
         if record.loss is not None
     ]
-    if run.loss is None or not all(math.isfinite(loss) for _, loss, _ in printed):
+    losses = [loss for _, loss, _ in printed]
+    if run.loss is None or not all(map(math.isfinite, losses)):
         return ""
     if not printed:
         if run.since is None:
@@ -327,29 +348,31 @@ def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:
     # Written so that a non-finite mean of the run is no contradiction.
     if least_mean <= 0 or not run.loss < LOSS_TOLERANCE * least_mean - LOSS_ROUNDING:
         return ""
-    mean = sum(loss for _, loss, _ in printed) / len(printed)
+    mean = sum(losses) / len(losses)
     return f"train_loss {run.loss:g}, but printed losses of {mean:g}: the run was resumed, so the time covers the last steps only"
 
 
-def _compute_least_mean(
-    run: StepRecord, printed: Sequence[tuple[float, float, float]]
-) -> float:
-    """Return the lowest mean loss that the printed losses allow.
+def _compute_least_mean(run: StepRecord, printed: Sequence[PrintedLoss]) -> float:
+    """Return the lowest mean loss that the printed losses allow, 0 if unknown.
 
-    `printed` contains epoch, loss and unit of the epoch. Each loss is the mean of the
-    steps since the previous loss. The first loss may be that of a single step or, in a
-    resumed run, the mean of the usual number of steps. The steps after the last printed
-    loss may have had no loss.
+    Each loss is the mean of the steps since the previous loss. The first loss may be
+    that of a single step or, in a resumed run, the mean of the usual number of steps.
+    The steps after the last printed loss may have had no loss.
     """
     losses = [loss for _, loss, _ in printed]
     if min(losses) <= 0:
         return 0.0
+    # The losses cover equally many steps, but for the first loss or the steps after the
+    # last one.
     equal_weights = min(sum(losses) / (len(losses) + 1), sum(losses[1:]) / len(losses))
     end, steps = run.consumed, _count_all_steps(run)
-    if not end > 0 or any(
-        not 0 < epoch <= end * (1 + UNDRAWN) for epoch, _, _ in printed
-    ):
+    has_valid_epochs = end > 0 and all(
+        0 < epoch <= end * (1 + UNDRAWN) for epoch, _, _ in printed
+    )
+    if not has_valid_epochs:
         return equal_weights if steps <= run.step else 0.0
+    # The position of a loss is its share of the steps of this process: 0 is its first
+    # step, 1 its last one.
     begin = 1 - run.step / steps  # another process made the steps before `begin`
     positions = [
         (min(epoch / end, 1.0) - begin) / (1 - begin) for epoch, _, _ in printed
@@ -359,13 +382,17 @@ def _compute_least_mean(
         return 0.0
     positions, losses = [positions[row] for row in rows], [losses[row] for row in rows]
     gaps = [after - before for before, after in pairwise(positions)]
-    later = sum(gap * loss for gap, loss in zip(gaps, losses[1:], strict=True))
-    lowest = [positions[0] * losses[0] + later]
+    # Each sum is weighted by the share of the steps that a loss covers.
+    later_sum = sum(gap * loss for gap, loss in zip(gaps, losses[1:], strict=True))
+    first_position, first_loss = positions[0], losses[0]
+    means = [first_position * first_loss + later_sum]
     if gaps:
-        usual = min(positions[0], find_median(gaps))
-        lowest.append((usual * losses[0] + later) / (usual + 1 - positions[0]))
-    error = min(unit for _, _, unit in printed) / end / (1 - begin) * max(losses)
-    by_epochs = min(lowest) - error
+        usual_gap = min(first_position, find_median(gaps))
+        covered = usual_gap + 1 - first_position
+        means.append((usual_gap * first_loss + later_sum) / covered)
+    epoch_unit = min(unit for _, _, unit in printed)
+    error = epoch_unit / end / (1 - begin) * max(losses)
+    by_epochs = min(means) - error
     return by_epochs if len(rows) < len(printed) else max(equal_weights, by_epochs)
 
 
@@ -374,7 +401,11 @@ def _count_all_steps(run: StepRecord) -> int:
 
     The rate of a resumed run may count only the remaining steps.
     """
-    planned = run.since[0] if run.since else run.bar[1] if run.bar else 0
+    planned = 0
+    if run.since:  # the step that trainer_state.json prints
+        planned, _ = run.since
+    elif run.bar:
+        _, planned = run.bar
     return max(run.step, planned)
 
 
@@ -393,15 +424,16 @@ def _add_progress(run: StepRecord, records: Sequence[StepRecord]) -> StepRecord:
     Adds the largest learning rate, the gradient norm, and a non-finite loss at the end.
     Trainer counts a non-finite loss as 0, so that the mean of the run looks normal.
     """
+    has_diverged = _ends_non_finite([record.loss for record in records])
+    norms = [record.grad_norm for record in records if record.grad_norm is not None]
+    last_records = _find_last_start(records)
     return run._replace(
-        loss=NAN if _ends_non_finite([record.loss for record in records]) else run.loss,
-        grad_norm=_combine_norms(
-            [record.grad_norm for record in records if record.grad_norm is not None]
-        ),
+        loss=NAN if has_diverged else run.loss,
+        grad_norm=_combine_norms(norms),
         rate=max(record.rate for record in records),
         rewards=any(record.rewards for record in records),
-        progress=tuple(map(_make_progress, _find_last_start(records))),
-        step_tokens=_count_tokens(run, _find_last_start(records)),
+        progress=tuple(map(_make_progress, last_records)),
+        step_tokens=_count_tokens(run, last_records),
     )
 
 
@@ -424,14 +456,18 @@ def _count_tokens(run: StepRecord, records: Sequence[StepRecord]) -> float:
     """
     if not math.isnan(run.step_tokens) or run.mean_of < run.step:
         return run.step_tokens
-    counting = [
+    with_tokens = [
         record for record in records if record.step_tokens > 0 and record.consumed > 0
     ]
-    if not counting or not run.consumed >= counting[-1].consumed:
+    if not with_tokens:
+        return NAN
+    last = with_tokens[-1]
+    is_complete = run.consumed >= last.consumed  # False if the epoch of the run is NaN
+    if not is_complete:
         return NAN
     # The last record may precede the end by some steps; its share of the epochs is its
     # share of the steps.
-    return counting[-1].step_tokens / (run.step * counting[-1].consumed / run.consumed)
+    return last.step_tokens / (run.step * last.consumed / run.consumed)
 
 
 def _combine_norms(norms: Sequence[float]) -> float | None:
@@ -442,11 +478,9 @@ def _combine_norms(norms: Sequence[float]) -> float | None:
     """
     if not norms:
         return None
-    return (
-        NAN
-        if _ends_non_finite(norms)
-        else max(norm for norm in norms if math.isfinite(norm))
-    )
+    if _ends_non_finite(norms):
+        return NAN
+    return max(norm for norm in norms if math.isfinite(norm))
 
 
 def _ends_non_finite(values: Sequence[float | None]) -> bool:
@@ -462,40 +496,41 @@ def _read_run(
 
     The number of steps is time x rate. If the digits of the rate leave several numbers,
     the progress bar before the record decides; without a bar the resolution of the time
-    covers all of these numbers. Trainer divides all planned steps by the time, even if the run stopped
-    early. If the bar shows an early stop, the segment is not finished.
+    covers all of these numbers. Trainer divides all planned steps by the time, even if
+    the run stopped early. If the bar shows an early stop, the segment is not finished.
+
+    In the result, `stamp` is the runtime, `consumed` the epoch, `total` the planned
+    steps, and `since` is set for a trainer_state.json, which prints the step.
     """
     if text.startswith(RESUMING, start):
         return _read_resumed(text, start, end, origin)
     values = _read_values(text, start, end)
     if values is None:
         return TruncatedRecord(origin, text[start : find_line_stop(text, start, end)])
-    (runtime, unit), (rate, rate_unit) = (
-        _parse_printed(values[name], UNITS[name]) for name in (RUNTIME, RATE)
-    )
+    runtime, unit = _parse_printed(values[RUNTIME], UNITS[RUNTIME])
+    rate, rate_unit = _parse_printed(values[RATE], UNITS[RATE])
     planned = Span(
         (runtime - unit / 2) * (rate - rate_unit / 2),
         (runtime + unit / 2) * (rate + rate_unit / 2),
     )
     before = text[max(0, start - REACH_BACK) : start]
+    printed_step = 0
     step_before = STEP_BEFORE.search(before)
     step_after = STEP_OF.fullmatch(values.get(STEP_AFTER, b""))
-    step = step_before or (
-        step_after
-        if step_after and planned.least <= int(step_after[2]) <= planned.most
-        else None
-    )
-    done, total, is_certain = _count_steps(
-        before, runtime, planned, int(step[1]) if step else 0
-    )
+    if step_before:
+        printed_step = int(step_before[1])
+    elif step_after and planned.least <= int(step_after[2]) <= planned.most:
+        printed_step = int(step_after[1])
+    done, total, is_certain = _count_steps(before, runtime, planned, printed_step)
     if runtime <= 0 or done <= 0:
         return TruncatedRecord(origin, text[start : find_line_stop(text, start, end)])
     seconds = runtime / done
-    resolution = (
-        unit / done if is_certain else seconds * (planned.most - planned.least) / total
-    )
+    resolution = unit / done
+    if not is_certain:
+        resolution = seconds * (planned.most - planned.least) / total
     bar = _find_bar(before, runtime)
-    samples, tokens = (_read_rate(values, name) for name in (SAMPLES, TOKENS))
+    planned_samples_rate = _read_rate(values, SAMPLES)
+    planned_tokens_rate = _read_rate(values, TOKENS)
     return StepRecord(
         origin,
         done,
@@ -509,10 +544,9 @@ def _read_run(
         since=(int(step_before[1]), NAN) if step_before else None,
         bar=(bar.done, bar.total) if bar else None,
         doubt=_compare_bar(bar, runtime, planned),
-        samples=samples
-        * done
-        / total,  # Trainer also divides the planned samples by the time
-        step_tokens=tokens * runtime / total,
+        # Trainer also divides the planned samples by the time.
+        samples=planned_samples_rate * done / total,
+        step_tokens=planned_tokens_rate * runtime / total,
     )
 
 
@@ -524,14 +558,19 @@ def _read_resumed(
     The record has `rounded` set. `precise` means that the rate counts all steps;
     Trainer from 5.19 on counts the remaining steps.
     """
-    word = WORD.search(text, max(0, start - REACH_BACK), start)
+    earliest = max(0, start - REACH_BACK)
+    word = WORD.search(text, earliest, start)
     resumed = RESUMED.match(text, start, end)
-    if word is None or resumed is None or bool(word[1]) != bool(resumed[1]):
+    if word is None or resumed is None:
         return None
-    planned = PLANNED.findall(text, max(0, start - REACH_BACK), start)
+    is_new_version = word[1] is not None
+    has_epoch = resumed[1] is not None
+    if is_new_version != has_epoch:  # no version of Trainer prints this
+        return None
+    planned = PLANNED.findall(text, earliest, start)
     total = int(planned[-1].replace(b",", b"")) if planned else None
     return StepRecord(
-        origin, int(resumed[2]), total=total, rounded=True, precise=word[1] is None
+        origin, int(resumed[2]), total=total, rounded=True, precise=not is_new_version
     )
 
 
@@ -549,15 +588,11 @@ def _read_epoch(values: dict[bytes, bytes], before: bytes) -> float:
 
 def _find_bar(before: bytes, runtime: float) -> Bar | None:
     """Return the last bar before a record that shows at least its runtime."""
-    drawn = (bar for bar in reversed(list_bars(before)) if bar.done > 0)
-    return next(
-        (
-            bar
-            for bar in drawn
-            if bar.seconds >= runtime * (1 - SAME_SHARE) - SAME_SECONDS
-        ),
-        None,
-    )
+    least_seconds = runtime * (1 - SAME_SHARE) - SAME_SECONDS
+    for bar in reversed(list_bars(before)):
+        if bar.done > 0 and bar.seconds >= least_seconds:
+            return bar
+    return None
 
 
 def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
@@ -567,15 +602,10 @@ def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
     """
     if bar is None:
         return ""
-    if (
-        bar.seconds > runtime * (1 + SAME_SHARE) + SAME_SECONDS
-        and planned.least <= bar.total <= planned.most
-    ):
+    most_seconds = runtime * (1 + SAME_SHARE) + SAME_SECONDS
+    if bar.seconds > most_seconds and planned.least <= bar.total <= planned.most:
         return f"train_runtime is {runtime:g} s, the bar shows {bar.seconds:g} s"
-    if (
-        bar.seconds <= runtime * (1 + SAME_SHARE) + SAME_SECONDS
-        and 0 < bar.total < planned.least
-    ):
+    if bar.seconds <= most_seconds and 0 < bar.total < planned.least:
         return f"train_runtime x train_steps_per_second is {planned.least:.6g} steps or more, the bar has {bar.total}"
     return ""
 
@@ -597,12 +627,11 @@ def _merge_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]
             tally.add(DropReason.REPEATED, record.origin.line, text)
             last = last._replace(origin=record.origin)
         else:
-            resumed_at = _find_end_before(last, record)
-            runs.append(
-                _divide_after(record, resumed_at)
-                if resumed_at
-                else _divide_resumed(record, resumed)
-            )
+            step_before = _find_end_before(last, record)
+            if step_before:
+                runs.append(_divide_after(record, step_before))
+            else:
+                runs.append(_divide_resumed(record, resumed))
             last, resumed = record, None
     return runs
 
@@ -612,8 +641,9 @@ def _find_end_before(old: StepRecord | None, new: StepRecord) -> int:
 
     A trainer_state.json contains the records of both runs.
     """
-    is_state = old is not None and old.since is not None and new.since is not None
-    return old.step if is_state and old and old.step < new.step else 0
+    if old is None or old.since is None or new.since is None:
+        return 0  # not a trainer_state.json
+    return old.step if old.step < new.step else 0
 
 
 def _count_steps(
@@ -623,20 +653,17 @@ def _count_steps(
 
     `step` is the step that the record prints, 0 if none.
     """
+    middle = round((planned.least + planned.most) / 2)
     if 0 < step <= planned.most:
-        return (
-            step,
-            step
-            if step >= planned.least
-            else round((planned.least + planned.most) / 2),
-            True,
-        )
+        total = step if step >= planned.least else middle
+        return step, total, True
     for bar in reversed(list_bars(before)):
         if planned.least <= bar.total <= planned.most and bar.done <= bar.total:
-            is_complete = (bar.total - bar.done) * runtime / bar.total <= LATE_SECONDS
-            return bar.total if is_complete else bar.done, bar.total, True
-    total = round((planned.least + planned.most) / 2)
-    return total, total, math.floor(planned.most) == math.ceil(planned.least) == total
+            undrawn_seconds = (bar.total - bar.done) * runtime / bar.total
+            done = bar.total if undrawn_seconds <= LATE_SECONDS else bar.done
+            return done, bar.total, True
+    is_only_number = math.ceil(planned.least) == math.floor(planned.most) == middle
+    return middle, middle, is_only_number
 
 
 def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecord:
@@ -650,8 +677,10 @@ def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecor
     if resumed is None:
         return record
     first, total = resumed.step, resumed.total
-    if total is None and record.bar and record.bar[1] > first:
-        total = record.bar[1]
+    if total is None and record.bar:
+        _, bar_total = record.bar
+        if bar_total > first:
+            total = bar_total
     if total is not None and total > first:
         return _divide_planned(record, first, total)
     if resumed.precise:
@@ -667,10 +696,12 @@ def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecor
 def _divide_planned(record: StepRecord, first: int, total: int) -> StepRecord:
     """Correct the mean of a run that resumed after step `first` of `total`."""
     counted, tolerance = record.total or record.step, _get_count_width(record) / 2 + 1
-    if abs(total - counted) <= tolerance:
-        stopped = record.step < counted
-        return _divide_after(record if stopped else _set_steps(record, total), first)
-    if abs(total - first - counted) <= tolerance:
+    if abs(total - counted) <= tolerance:  # the rate counts all steps
+        has_stopped_early = record.step < counted
+        if not has_stopped_early:
+            record = _set_steps(record, total)
+        return _divide_after(record, first)
+    if abs(total - first - counted) <= tolerance:  # the rate counts the remaining steps
         return _set_steps(record, total - first)
     doubt = f"resumed at step {first} of {total}, but the rate counts {counted} steps"
     return record._replace(doubt=record.doubt or doubt)
@@ -710,22 +741,18 @@ def _is_same_run(old: StepRecord, new: StepRecord) -> bool:
     A run may be printed as a dictionary and as JSON (with fewer digits of the loss), or
     on the next line by another process that took nearly as long.
     """
-    lines = new.origin.line - old.origin.line
-    if (
-        new.step == old.step
-        and lines <= MAX_LINES_APART
-        and old.possible
-        and have_same_time(old, new)
-    ):
+    if old.step != new.step:
+        return False
+    lines_apart = new.origin.line - old.origin.line
+    if lines_apart <= MAX_LINES_APART and old.possible and have_same_time(old, new):
         return True
-    return (old.step, old.seconds) == (new.step, new.seconds) and (
-        repr(old.loss) == repr(new.loss)
-        or (
-            old.loss is not None
-            and new.loss is not None
-            and math.isclose(old.loss, new.loss, rel_tol=1e-6)
-        )
-    )
+    if old.seconds != new.seconds:
+        return False
+    if repr(old.loss) == repr(new.loss):  # also if both are NaN
+        return True
+    if old.loss is None or new.loss is None:
+        return False
+    return math.isclose(old.loss, new.loss, rel_tol=1e-6)
 
 
 def _read_values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
@@ -740,16 +767,12 @@ def _read_values(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None
     before = LOSS_BEFORE.search(text, max(0, start - REACH_BACK), start)
     if before and LOSS not in values:
         values[LOSS] = before[1]
-    is_complete = all(
-        FINITE.fullmatch(values.get(name, b"").strip(QUOTES))
-        for name in (RUNTIME, RATE)
-    )
-    return (
-        values
-        if is_complete
-        and (LOSS not in values or NUMBER.fullmatch(values[LOSS].strip(QUOTES)))
-        else None
-    )
+    for name in (RUNTIME, RATE):
+        if not FINITE.fullmatch(values.get(name, b"").strip(QUOTES)):
+            return None
+    if LOSS in values and not NUMBER.fullmatch(values[LOSS].strip(QUOTES)):
+        return None
+    return values
 
 
 def read_fields(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
@@ -761,10 +784,13 @@ def read_fields(text: bytes, start: int, end: int) -> dict[bytes, bytes] | None:
     closing = b","
     while closing == b",":
         field = FIELD.match(text, start, end)
-        if field is None or field[2] in values:
+        if field is None:
             return None
-        values[field[2]] = field[3]
-        start, closing = field.end(), field[4]
+        _quote, name, value, closing = field.groups()
+        if name in values:
+            return None
+        values[name] = value
+        start = field.end()
     return values
 
 
@@ -775,8 +801,10 @@ def _parse_printed(value: bytes, unit: float) -> tuple[float, float]:
     """
     text = value.strip(QUOTES)
     number = float(text)
-    rounded = unit if text == value else max(unit, get_significant_unit(number, DIGITS))
-    return number, min(rounded, get_printed_unit(text))
+    is_quoted = text != value  # newer versions also round to significant digits
+    if is_quoted:
+        unit = max(unit, get_significant_unit(number, DIGITS))
+    return number, min(unit, get_printed_unit(text))
 
 
 def _read_rate(values: dict[bytes, bytes], name: bytes) -> float:
@@ -785,7 +813,8 @@ def _read_rate(values: dict[bytes, bytes], name: bytes) -> float:
     Trainer prints 0 for a rate that it does not count.
     """
     text = values.get(name, b"").strip(QUOTES)
-    return float(text) or NAN if FINITE.fullmatch(text) else NAN
+    rate = float(text) if FINITE.fullmatch(text) else 0.0
+    return rate if rate > 0 else NAN
 
 
 def _read_loss(values: dict[bytes, bytes]) -> float | None:

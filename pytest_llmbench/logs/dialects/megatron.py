@@ -39,18 +39,21 @@ from pytest_llmbench.logs.step_records import (
 # The step number is padded to eight characters. A record in which it fills all eight
 # without a separating blank is truncated.
 HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
+# "iteration        3/" at the end of a text
 CUT_HEAD = re.compile(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
 ELAPSED = b"elapsed time per iteration ("
+# "iteration (ms): 32208.7": the marker `iteration ` within the time of a record
 TIME_FIELD = re.compile(rb"iteration \(m?s\): *\d")
 BEFORE_TIME_FIELD = b"elapsed time per "
 HEAD_BEGIN = re.compile(rb"iteration {2,9}\d")
 # Maximum bytes between the head of a record and its time.
 HEAD_REACH = 400
 
+# "[2025-04-11 14:48:45] " or "[2026-01-01 00:00:00.123456] " right before a record
 STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)\] *\Z")
 STAMP_REACH = 40
 
-# A value; the first of `instant/average`.
+# A value: "32208.7", "1.258695E+01", "nan"; the first of "37.1/36.9" (instant/average).
 NUMBER = re.compile(
     rb"(-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?|%b))(?:/[^/|]+)?" % NOT_FINITE
 )
@@ -77,7 +80,7 @@ CONSUMED_TOKENS = b"consumed tokens"
 SAMPLES_RATE = b"samples per second"
 # Optional fields.
 EXTRA = frozenset({RATE, CONSUMED, CONSUMED_TOKENS, SAMPLES_RATE})
-# GPT-NeoX prints it before the step.
+# GPT-NeoX prints it before the step: "samples/sec: 12.345 | iteration ...".
 RATE_BEFORE = re.compile(rb"samples/sec: (\d{1,9}\.\d{1,9}) \| \Z")
 RATE_REACH = 40
 BAR = b" | "
@@ -134,10 +137,10 @@ def read_step(
     values = _read_values(body)
     if values is None or HOLE in body or int(head[1]) == UNNUMBERED:
         return TruncatedRecord(origin, text[start:stop])
-    if text.startswith(BAR, start - len(BAR)) and (
-        match := RATE_BEFORE.search(text[max(0, start - RATE_REACH) : start])
-    ):
-        values.setdefault(SAMPLES_RATE, match[1])
+    if text.startswith(BAR, start - len(BAR)):
+        rate = RATE_BEFORE.search(text[max(0, start - RATE_REACH) : start])
+        if rate:
+            values.setdefault(SAMPLES_RATE, rate[1])
     return _build_record(
         origin, int(head[1]), int(head[2]), values, _read_stamp(text, start)
     )
@@ -187,8 +190,9 @@ def _is_headless(text: bytes, start: int, stop: int) -> bool:
     heads = [match.start() for match in HEAD_BEGIN.finditer(before)]
     if not heads:
         return True
-    # The last head already has a time, so it belongs to an earlier record.
-    return ELAPSED in before[heads[-1] :] and bool(LINE_BREAK.search(before, heads[-1]))
+    # If the last head already has a time, it belongs to an earlier record.
+    last_head = heads[-1]
+    return ELAPSED in before[last_head:] and bool(LINE_BREAK.search(before, last_head))
 
 
 def _is_record(body: bytes) -> bool:
@@ -196,8 +200,12 @@ def _is_record(body: bytes) -> bool:
 
     False for a step of NeMo 2, such as `iteration 49/49 | lr: ...`.
     """
-    lead = body.strip()
-    return ELAPSED in body or lead.startswith(SAMPLES) or SAMPLES.startswith(lead)
+    beginning = body.strip()
+    return (
+        ELAPSED in body
+        or beginning.startswith(SAMPLES)
+        or SAMPLES.startswith(beginning)  # truncated within its first field
+    )
 
 
 def _read_values(body: bytes) -> dict[bytes, bytes] | None:
@@ -207,6 +215,7 @@ def _read_values(body: bytes) -> dict[bytes, bytes] | None:
     number before it is complete. Text of other ranks after the record is ignored.
     """
     values: dict[bytes, bytes] = {}
+    # " consumed samples: 384 | elapsed time per iteration (ms): 32208.7 | ... |"
     for field in body.split(b"|")[:-1]:
         name, colon, value = field.partition(b":")
         name, number = name.strip(), NUMBER.fullmatch(value.strip())
@@ -216,7 +225,7 @@ def _read_values(body: bytes) -> dict[bytes, bytes] | None:
             return None
         if name in NUMBERS:
             if number is None or name in values:
-                return None
+                return None  # damaged, or mixed with another record
             values[name] = number[1]
         elif number is not None and (
             name in EXTRA or _is_non_finite_loss(name, number[1])
@@ -224,11 +233,8 @@ def _read_values(body: bytes) -> dict[bytes, bytes] | None:
             values.setdefault(name, number[1])
         elif name == APPROXIMATE:
             values[name] = value.strip()
-    return (
-        values
-        if NOT_NUMBERS in values and (MILLISECONDS in values) != (SECONDS in values)
-        else None
-    )
+    has_one_time = (MILLISECONDS in values) != (SECONDS in values)
+    return values if NOT_NUMBERS in values and has_one_time else None
 
 
 def _build_record(
@@ -285,8 +291,10 @@ def _read_loss_and_norm(
 ) -> tuple[float | None, float | None]:
     """Return the loss and the gradient norm; None if the step has none."""
     loss, norm = _get_first(values, LOSSES), _get_first(values, (NORM,))
-    skipped = float(values.get(SKIPPED, b"0")) > 0
-    if float(values[NOT_NUMBERS]) != 0 or any(
+    is_skipped = float(values.get(SKIPPED, b"0")) > 0
+    if float(values[NOT_NUMBERS]) != 0:
+        return NAN, norm
+    if any(
         name not in NUMBERS and _is_non_finite_loss(name, values[name])
         for name in values
     ):
@@ -294,8 +302,10 @@ def _read_loss_and_norm(
     # A step that was skipped because FP16 gradients overflowed has no loss (0 in newer
     # versions) and no norm (or an infinite one). At the start of a run this is part of
     # finding the loss scale: the loss is missing, not NaN.
-    if skipped and not (norm is not None and math.isnan(norm)):
-        return loss or None, norm if norm is None or math.isfinite(norm) else None
+    has_nan_norm = norm is not None and math.isnan(norm)
+    if is_skipped and not has_nan_norm:
+        has_infinite_norm = norm is not None and math.isinf(norm)
+        return loss or None, None if has_infinite_norm else norm
     # Megatron excludes a NaN loss from the mean, and then prints no loss.
     if loss is None and norm is not None and not math.isfinite(norm):
         return NAN, norm
@@ -375,12 +385,16 @@ def _pair_lines(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]
         for index, record in enumerate(records)
         if record.step == UNNUMBERED and index not in partners
     ]
-    last = max(record.origin.offset for record in records if record.step != UNNUMBERED)
-    trailing = [record for record in unpaired if record.origin.offset > last]
-    numbered = (
-        _number_step_times(trailing, tally) if len(trailing) > MAX_UNPAIRED else []
+    last_iteration = max(
+        record.origin.offset for record in records if record.step != UNNUMBERED
     )
-    for record in unpaired[: len(unpaired) - len(trailing)] if numbered else unpaired:
+    trailing = [record for record in unpaired if record.origin.offset > last_iteration]
+    numbered: list[StepRecord] = []
+    dropped = unpaired
+    if len(trailing) > MAX_UNPAIRED:
+        numbered = _number_step_times(trailing, tally)
+        dropped = unpaired[: len(unpaired) - len(trailing)]
+    for record in dropped:
         is_truncated = math.isnan(record.seconds)
         tally.add(
             DropReason.TORN if is_truncated else DropReason.UNKNOWN_STEP,
@@ -394,7 +408,7 @@ def _number_step_times(records: Sequence[StepRecord], tally: Tally) -> list[Step
     """Number step times from 1 within each rank, as uncertain.
 
     `time_steps` counts again in each attempt. A truncated line keeps its number, with
-    NaN seconds, so that later numbers stay right.
+    NaN seconds, so that later numbers stay right; it is counted in the tally.
     """
     counts: Counter[str] = Counter()
     numbered = []
@@ -413,47 +427,49 @@ def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
     come in a block. Otherwise pairs the nearest record with the same time, then any
     adjacent record.
     """
-    numbered = [
+    iterations = [
         index for index, record in enumerate(records) if record.step != UNNUMBERED
     ]
-    unnumbered = [
+    step_times = [
         index
         for index, record in enumerate(records)
         if record.step == UNNUMBERED and record.possible
     ]
-    pairs = zip(unnumbered, numbered, strict=False)
-    if len(unnumbered) == len(numbered) and all(
-        _is_same_number(records[partner], records[index]) for index, partner in pairs
-    ):
-        return dict(zip(unnumbered, numbered, strict=True))
+    if len(step_times) == len(iterations):
+        pairs = dict(zip(step_times, iterations, strict=True))
+        if all(
+            _is_same_number(records[partner], records[index])
+            for index, partner in pairs.items()
+        ):
+            return pairs
     partners: dict[int, int] = {}
-    free = set(numbered)
+    free = set(iterations)
     # Records with the same time first, the nearest ones before others; at last adjacent
     # records with another time.
-    for reach, contradicting in (
-        *((reach, False) for reach in range(1, PAIR_REACH + 1)),
-        (1, True),
-    ):
-        for index in unnumbered:
+    same_time_searches = [(distance, True) for distance in range(1, PAIR_REACH + 1)]
+    for distance, needs_same_time in (*same_time_searches, (1, False)):
+        for index in step_times:
             candidates = [
                 candidate
-                for candidate in (index - reach, index + reach)
+                for candidate in (index - distance, index + distance)
                 if candidate in free
                 and (
-                    contradicting or _is_same_number(records[candidate], records[index])
+                    not needs_same_time
+                    or _is_same_number(records[candidate], records[index])
                 )
             ]
             if candidates and index not in partners:
-                partners[index] = candidates[0]
-                free.remove(candidates[0])
+                partner = candidates[0]  # the earlier one
+                partners[index] = partner
+                free.remove(partner)
     return partners
 
 
 def _is_same_number(record: StepRecord, other: StepRecord) -> bool:
     """True if two times are the same number, rounded to different digits."""
-    return abs(record.seconds - other.seconds) <= 0.51 * (
-        record.resolution + other.resolution
-    )
+    # Rounding changes each time by at most half a unit of its last digit.
+    most_difference = 0.51 * (record.resolution + other.resolution)
+    return abs(record.seconds - other.seconds) <= most_difference
 
 
 def _join_pair(
@@ -504,7 +520,7 @@ def _add_means(records: Sequence[StepRecord]) -> list[StepRecord]:
     interval = find_interval([record.step for record in records])
     means = [interval] * len(records)
     if means and records[0].step % interval:
-        means[0] = 1
+        means[0] = 1  # the first step of a process, printed off the interval
     if len(records) > 1:
         means[1] = _count_steps_of_second(records[0], records[1], interval)
     return [
@@ -527,12 +543,9 @@ def find_interval(steps: Sequence[int]) -> int:
     most_off_interval = 1 if steps[0] % gap else 0
     if len(steps) - len(multiples) > most_off_interval:
         return 1
-    gaps = [
-        after - before
-        for before, after in pairwise(
-            [0, *multiples] if multiples[0] == gap else multiples
-        )
-    ]
+    if multiples[0] == gap:
+        multiples = [0, *multiples]  # the first steps of the run are a gap, too
+    gaps = [after - before for before, after in pairwise(multiples)]
     equal_gaps = gaps.count(gap)
     return gap if equal_gaps >= LEAST_GAPS and 2 * equal_gaps > len(gaps) else 1
 
@@ -561,7 +574,8 @@ def _count_steps_of_second(first: StepRecord, second: StepRecord, interval: int)
         return steps
     has_fractions = bool(first.stamp % 1 or second.stamp % 1)
     is_version_of_2026 = has_fractions and interval == 1
-    slack = CLOCK_SHARE * passed + (0 if has_fractions else 1)
+    stamp_unit = 0 if has_fractions else 1
+    slack = CLOCK_SHARE * passed + stamp_unit
     fits_without_first = abs(steps * second.seconds - passed) <= slack
     fits_with_first = (
         abs((steps + 1) * second.seconds - first.seconds - passed) <= slack

@@ -83,7 +83,8 @@ def read_step(
 ) -> StepRecord | TruncatedRecord | None:
     """Parse the record at `text[start]`; `resolve_steps` numbers it.
 
-    Returns None if the record is not about steps.
+    `step` of the result is a kind of record, such as SINGLE. Returns None if the record
+    is not about steps.
     """
     key = KEY.match(text, start, end)
     if key is None or not (key[1] == STATISTICS or key[1] in KINDS):
@@ -95,17 +96,15 @@ def read_step(
         )
     except (ValueError, RecursionError):
         return TruncatedRecord(origin, text[start:stop])
-    if not isinstance(record, dict) or not isinstance(
-        metadata := record.get("metadata", {}), dict
-    ):
+    metadata = record.get("metadata", {}) if isinstance(record, dict) else None
+    if not isinstance(metadata, dict):
         return TruncatedRecord(origin, text[start:stop])
-    value, stamp = record.get("value"), _read_count(record, "time_ms") / 1000
+    value = record.get("value")
+    stamp = _read_count(record, "time_ms") / 1000
     if key[1] == STATISTICS:
-        statistics = (
-            _read_statistics(origin, value, metadata)
-            if isinstance(value, dict)
-            else None
-        )
+        if not isinstance(value, dict):
+            return None
+        statistics = _read_statistics(origin, value, metadata)
         return statistics._replace(stamp=stamp) if statistics else None
     return _read_marker(origin, KINDS[key[1]], value, metadata, stamp)
 
@@ -119,7 +118,8 @@ def _read_marker(
 ) -> StepRecord | None:
     """Parse a record without times.
 
-    Returns None for an evaluation result that is a finite number.
+    `consumed` of the result contains samples, `targets` the number in the field `step`,
+    `since` the time stamp, and `batch` the value of a size. Returns None for an evaluation result that is a finite number.
     """
     number = _read_number(value)
     if kind == BAD_RESULT:
@@ -161,10 +161,10 @@ def _read_statistics(
         consumed=_read_count(metadata, "samples_count"),
         targets=_read_count(metadata, "step"),
     )
-    # together with a step time, `step` is the begin of the block, otherwise its end
     if throughput is not None:
-        block = record._replace(consumed=record.targets)
-        return block._replace(step=BLOCK_TO if seconds is None else BLOCK_FROM)
+        # With a step time, `step` is the beginning of the block, otherwise its end.
+        kind = BLOCK_TO if seconds is None else BLOCK_FROM
+        return record._replace(step=kind, consumed=record.targets)
     if seconds is not None:
         return record._replace(step=SINGLE if "step" in metadata else BLOCK)
     return record if loss is not None else None
@@ -193,16 +193,20 @@ def _parse_count(value: object) -> float:
 
 def merge_records(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
     """Copy run-wide records of other processes to the ranks that print times."""
-    ranks = {record.origin.rank for record in records if record.step in TIMED}
-    if not ranks or {record.origin.rank for record in records} == ranks:
+    timed_ranks = {record.origin.rank for record in records if record.step in TIMED}
+    all_ranks = {record.origin.rank for record in records}
+    if not timed_ranks or all_ranks == timed_ranks:
         return list(records)
-    return [
-        record._replace(origin=record.origin._replace(rank=rank))
-        for record in records
-        for rank in (
-            [record.origin.rank] if record.origin.rank in ranks else sorted(ranks)
+    merged = []
+    for record in records:
+        if record.origin.rank in timed_ranks:
+            merged.append(record)
+            continue
+        merged += (
+            record._replace(origin=record.origin._replace(rank=rank))
+            for rank in sorted(timed_ranks)
         )
-    ]
+    return merged
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -212,11 +216,11 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     which cover all steps. The other records are counted in the tally.
     """
     steps: list[StepRecord] = []
-    batch = sequence = NAN
+    next_batch = next_sequence = NAN
     for run in _split_runs(records):
-        size, batch = _find_size(run, BATCH, batch)
-        length, sequence = _find_size(run, SEQUENCE, sequence)
-        steps += _number_run(run, size, length, tally)
+        batch, next_batch = _find_size(run, BATCH, next_batch)
+        sequence, next_sequence = _find_size(run, SEQUENCE, next_sequence)
+        steps += _number_run(run, batch, sequence, tally)
     return steps
 
 
@@ -248,12 +252,13 @@ def _find_size(
     """
     timed = [index for index, record in enumerate(run) if record.step in TIMED]
     until_last_time = run[: timed[-1] + 1] if timed else ()
-    sizes = {record.batch for record in until_last_time if record.step == kind} or {
-        before
-    }
+    sizes = {record.batch for record in until_last_time if record.step == kind}
+    if not sizes:
+        sizes = {before}
     size = sizes.pop() if len(sizes) == 1 else NAN
     last = _find_last(run, kind)
-    return size, size if last is None else last.batch
+    next_size = size if last is None else last.batch
+    return size, next_size
 
 
 def _find_last(run: Sequence[StepRecord], kind: int) -> StepRecord | None:
@@ -274,34 +279,41 @@ def _number_run(
             _make_single(record, batch) if record.step == BLOCK else record
             for record in run
         ]
-    singles = list(
-        _number_singles(
-            [record for record in run if record.step == SINGLE], batch, sequence, tally
-        )
-    )
+    unnumbered = [record for record in run if record.step == SINGLE]
+    singles = list(_number_singles(unnumbered, batch, sequence, tally))
     blocks = list(_number_blocks(run, batch, tally))
-    use_singles = not blocks or (
-        singles and 2 * len(singles) > singles[-1].step - singles[0].step + 1
-    )
-    kept, others = (singles, blocks) if use_singles else (blocks, singles)
-    if others:
+    if not blocks:
+        use_singles = True
+    elif not singles:
+        use_singles = False
+    else:
+        covered_steps = singles[-1].step - singles[0].step + 1
+        use_singles = 2 * len(singles) > covered_steps
+    kept, dropped = (singles, blocks) if use_singles else (blocks, singles)
+    if dropped:
+        first_dropped = dropped[0]
         text = (
-            f"mean of {others[0].mean_of} steps"
+            f"mean of {first_dropped.mean_of} steps"
             if use_singles
             else "the time of a single step"
         )
         tally.add(
             DropReason.OTHER_RECORDS,
-            others[0].origin.line,
-            f"step {others[0].step}: {text}",
-            len(others),
+            first_dropped.origin.line,
+            f"step {first_dropped.step}: {text}",
+            len(dropped),
         )
     doubt = _describe_sample_conflict(run, kept, batch) or _describe_clock_conflict(
-        run, kept, single=bool(use_singles)
+        run, kept, single=use_singles
     )
     if doubt:
-        first, last = kept[0].origin.line, kept[-1].origin.line
-        tally.add(DropReason.TIMES_DISAGREE, first, doubt, len(kept), last_line=last)
+        tally.add(
+            DropReason.TIMES_DISAGREE,
+            kept[0].origin.line,
+            doubt,
+            len(kept),
+            last_line=kept[-1].origin.line,
+        )
     return kept
 
 
@@ -325,10 +337,10 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
         return sum(votes) > 0
     end = _find_last(run, RUN_ENDS)
     if end is not None and math.isfinite(end.consumed):
+        # Blocks would sum up to the samples of the run.
         return counts[-1] == end.consumed < sum(counts)
-    return len(counts) > STEP_TOLERANCE and counts == [
-        counts[0] * (index + 1) for index in range(len(counts))
-    ]
+    regular_counts = [counts[0] * (index + 1) for index in range(len(counts))]
+    return len(counts) > STEP_TOLERANCE and counts == regular_counts
 
 
 def _pair_with_stops(
@@ -368,10 +380,15 @@ def _describe_sample_conflict(
     Returns "" if there is none.
     """
     end = _find_last(run, RUN_ENDS)
-    if not kept or end is None or not (kept[-1].step + 1) * batch > end.consumed:
+    if not kept or end is None:
+        return ""
+    last_step = kept[-1].step
+    # False if a number is NaN
+    has_conflict = (last_step + 1) * batch > end.consumed
+    if not has_conflict:
         return ""
     return (
-        f"step {kept[-1].step}, but the run ended with {end.consumed:g} samples, "
+        f"step {last_step}, but the run ended with {end.consumed:g} samples, "
         f"{batch:g} per step"
     )
 
@@ -413,16 +430,14 @@ def _list_single_walls(
         record.origin.line for record in run if record.step in (EVALUATION, RUN_BEGINS)
     ]
     walls: list[tuple[StepRecord, float]] = []
-    for index in range(1, len(kept), max(1, len(kept) // MOST_SINGLES)):
+    stride = max(1, len(kept) // MOST_SINGLES)
+    for index in range(1, len(kept), stride):
         before, step = kept[index - 1], kept[index]
-        if bisect_left(breaks, before.origin.line) == bisect_left(
-            breaks, step.origin.line
-        ):
-            _add_wall(
-                walls,
-                step,
-                (step.stamp - before.stamp) / max(1, step.step - before.step),
-            )
+        breaks_before = bisect_left(breaks, before.origin.line)
+        has_break = bisect_left(breaks, step.origin.line) != breaks_before
+        if not has_break:
+            steps = max(1, step.step - before.step)
+            _add_wall(walls, step, (step.stamp - before.stamp) / steps)
     return walls
 
 
@@ -438,10 +453,11 @@ def _list_block_walls(
     begin = end = NAN
     for record in run:
         if record.step in (BLOCK_BEGINS, BLOCK_ENDS) and record.since:
+            _, stamp = record.since
             if record.step == BLOCK_BEGINS:
-                begin, end = record.since[1], NAN
+                begin, end = stamp, NAN
             else:
-                end = record.since[1]
+                end = stamp
         step = by_offset.get(record.origin.offset)
         if step is not None and record.step in (BLOCK, BLOCK_TO):
             stop = record.stamp if math.isnan(end) else end
@@ -467,15 +483,16 @@ def _number_singles(
     counts samples, or tokens if all numbers are multiples of the tokens per step.
     """
     numbers = [record.targets for record in records if math.isnan(record.consumed)]
-    tokens = batch * sequence
-    unit = (
-        tokens if numbers and not any(number % tokens for number in numbers) else batch
+    step_tokens = batch * sequence
+    counts_tokens = bool(numbers) and not any(
+        number % step_tokens for number in numbers
     )
+    unit = step_tokens if counts_tokens else batch
     for record in records:
         size, step = batch, record.targets
         if not math.isnan(record.consumed):
             size = record.consumed / (step + 1)
-            is_certain = size == int(size) > 0 if math.isfinite(size) else False
+            is_certain = math.isfinite(size) and size == int(size) and size > 0
             # The record contradicts the batch size: then `step` must count samples.
             if is_certain and not math.isnan(batch) and size != batch:
                 is_certain = step == record.consumed and step % batch == 0
@@ -504,7 +521,7 @@ def _number_blocks(
 
     Blocks whose steps are unknown are counted in the tally.
     """
-    done = 0.0
+    done = 0.0  # samples up to the end of the block before
     losses: list[float] = []
     for index, record in enumerate(run):
         if record.loss is not None:
@@ -515,19 +532,15 @@ def _number_blocks(
             continue  # a benchmark that counts epochs
         begin, end = _find_bounds(run, index, done, batch)
         steps, last = (end - begin) / batch, end / batch
-        seconds = (
-            record.seconds
-            if record.step != BLOCK_TO
-            else _compute_seconds(batch, record.tokens)
-        )
+        if record.step == BLOCK_TO:  # prints its rate instead of its time
+            seconds = _compute_seconds(batch, record.tokens)
+            printed = f"{record.tokens:g} samples/s"
+        else:
+            seconds = record.seconds
+            printed = f"{record.seconds:g} s"
         # False if a number is NaN
         is_certain = steps > 0 and last == int(last) and steps == int(steps)
         if not is_certain or not _fits_clock(run, index, seconds * steps):
-            printed = (
-                f"{record.tokens:g} samples/s"
-                if record.step == BLOCK_TO
-                else f"{record.seconds:g} s"
-            )
             tally.add(
                 DropReason.UNKNOWN_STEP,
                 record.origin.line,
@@ -555,18 +568,15 @@ def _fits_clock(run: Sequence[StepRecord], index: int, seconds: float) -> bool:
     Only checked for blocks with a rate. The rate of a single GPU is wrong by a factor,
     and so is a `step` that does not count samples.
     """
-    begin_kinds = (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS)
-    start = next(
-        (
-            earlier.since[1]
-            for earlier in reversed(run[:index])
-            if earlier.step in begin_kinds and earlier.since
-        ),
-        NAN,
-    )
-    passed = run[index].stamp - start
-    if run[index].step != BLOCK_TO or math.isnan(run[index].stamp):
+    record = run[index]
+    if record.step != BLOCK_TO or math.isnan(record.stamp):
         return True
+    begin = NAN
+    for earlier in reversed(run[:index]):
+        if earlier.step in (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS) and earlier.since:
+            _, begin = earlier.since
+            break
+    passed = record.stamp - begin
     # If the beginning is unknown, as after the end of a run, the rate may be the token
     # rate of that whole run.
     return passed <= 0 or passed / STEP_TOLERANCE < seconds < passed * STEP_TOLERANCE
@@ -575,7 +585,7 @@ def _fits_clock(run: Sequence[StepRecord], index: int, seconds: float) -> bool:
 def _find_beginning(run: Sequence[StepRecord], index: int) -> tuple[int, float] | None:
     """Return the clock at the beginning of a block.
 
-    Returns None without a marker after the block before it.
+    Returns (0, seconds), or None without a marker after the block before it.
     """
     for earlier in reversed(run[:index]):
         if earlier.step in (BLOCK_BEGINS, RUN_BEGINS):
@@ -594,27 +604,25 @@ def _find_bounds(
     not become a part of the next block.
     """
     record = run[index]
-    if record.step == BLOCK_FROM:
+    if record.step == BLOCK_FROM:  # prints its beginning; a later record has its end
         later_counts = (
-            other.consumed
-            for other in run[index + 1 :]
-            if other.step in (EVALUATION, RUN_ENDS, BLOCK_FROM)
+            later.consumed
+            for later in run[index + 1 :]
+            if later.step in (EVALUATION, RUN_ENDS, BLOCK_FROM)
         )
-        return record.consumed, next(
-            (count for count in later_counts if count > record.consumed), NAN
-        )
-    if record.step == BLOCK:
+        end = next((count for count in later_counts if count > record.consumed), NAN)
+        return record.consumed, end
+    if record.step == BLOCK:  # prints its size; a `block_stop` has the last step
         following = run[index + 1] if index + 1 < len(run) else record
         end = following.targets * batch if following.step == BLOCK_ENDS else NAN
-        return (
-            (end - record.consumed, end)
-            if end >= record.consumed
-            else (done, done + record.consumed)
-        )
-    for other in reversed(run[:index]):
-        if other.step == BLOCK_BEGINS and done <= other.consumed < record.consumed:
-            return other.consumed, record.consumed
-        if other.step == BLOCK_TO:
+        if end >= record.consumed:  # False if a number is NaN
+            return end - record.consumed, end
+        return done, done + record.consumed
+    # BLOCK_TO prints its end; a `block_start` after the block before has its beginning.
+    for earlier in reversed(run[:index]):
+        if earlier.step == BLOCK_BEGINS and done <= earlier.consumed < record.consumed:
+            return earlier.consumed, record.consumed
+        if earlier.step == BLOCK_TO:
             break
     return done, record.consumed
 
@@ -625,7 +633,7 @@ def _compute_seconds(samples: float, rate: float) -> float:
 
 
 def _choose_loss(losses: Sequence[float]) -> float | None:
-    """Return the last loss of a block; NaN if one of them is not finite."""
+    """Return the last loss of a block: None without losses, NaN if one is not finite."""
     if not losses:
         return None
     return losses[-1] if all(map(math.isfinite, losses)) else NAN
