@@ -48,15 +48,19 @@ from pytest_llmbench.logs.step_records import (
     read_labels,
 )
 
+# A colour code within a number.
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
 
+# "500", "1,500" or "500.0"
 COUNT = re.compile(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
 # Follows a count that is printed as a float.
 POINT_ZERO = re.compile(rb"\.0{1,9}(?![\d.])")
+# "12.5", "1,234.5", ".5", "1.2e-05", "nan"
 NUMBER = re.compile(
     rb"[+-]?(?:(?:\d{1,18}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?"
     rb"|[+-]?(?i:nan|inf(?:inity)?)"
 )
+# The number in "12.5ms" or "1.99K/s"; the letters may also be a micro sign.
 BARE = re.compile(
     rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)"
 )
@@ -72,12 +76,15 @@ OPTIONAL = ("throughput", "learning_rate", "step_tokens", "target_tokens", CONSU
 # Placeholders of missing values. `nan` is a value.
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 
+# The end of the text before a number that began earlier: "12" before "34", "1e-", "-".
 STARTS_EARLIER = re.compile(rb"(?:\d|\d[eE][+-]?|(?<![A-Za-z_])\.|(?:\A|[^\w)\]-])-)\Z")
 # The continuation of a number, or the label of another process whose line is inserted.
 CONTINUES = re.compile(rb"\d|\.\d|[eE][+-]?\d|\[(?:rank|default)\d")
+# "1," before "234", or ",234" after "1": thousands separators.
 THOUSANDS_BEFORE = re.compile(rb"\d,\Z")
 THOUSANDS = re.compile(rb",\d{3}(?!\d)")
 THREE_DIGITS = re.compile(rb"\d{3}(?!\d)")
+# The end of a truncated line, after which a number may continue: "", ".5", "e-".
 MAY_CONTINUE = re.compile(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
 # A line that only contains the end of a number.
 NUMBER_END_BELOW = re.compile(
@@ -163,19 +170,16 @@ class RegexReader(DialectReader):
         text = _make_readable(COLOUR.sub(b"", raw))
         matches = self._find_matches(text)
         if matches is None:
-            return (
-                TruncatedRecord(
-                    origin, _prefix_invalid_group(self._list_missing(text), {}, text)
-                ),
-            )
+            missing = self._list_missing(text)
+            described = _prefix_invalid_group(missing, values={}, text=text)
+            return (TruncatedRecord(origin, described),)
         if not matches:
             # Only the first such line is reported.
             if self._first_missing is None:
                 self._first_missing = self._find_first_missing(text)
             return (Unmatched(origin, text, self._first_missing),)
-        line = RecordLine(
-            text, stop < hit.end, bool(NUMBER_END_BELOW.match(hit.text, stop, hit.end))
-        )
+        number_continues = bool(NUMBER_END_BELOW.match(hit.text, stop, hit.end))
+        line = RecordLine(text, stop < hit.end, number_continues)
         self._record_markers(hit, text, matches)
         return tuple(
             self._build_record(hit, index, line, match)
@@ -191,21 +195,19 @@ class RegexReader(DialectReader):
         time in it, and the line contains the literal text more often than other lines.
         Or the time may be truncated, or have another unit (`TimeNotation`).
         """
-        usual = min(
+        # the most frequent number of markers in a line, the lowest of several
+        usual_count = min(
             self._counts, key=lambda count: (-self._counts[count], count), default=0
         )
         kept = []
         for record in records:
-            if self._doubtful.get(record.origin.offset, 0) > usual:
-                tally.add(
-                    DropReason.TORN,
-                    record.origin.line,
-                    f"step {record.step}: two times in a line",
-                )
-            elif doubt := self._notation.explain_doubt(record.origin.offset):
-                tally.add(
-                    DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}"
-                )
+            if self._doubtful.get(record.origin.offset, 0) > usual_count:
+                doubt = "two times in a line"
+            else:
+                doubt = self._notation.explain_doubt(record.origin.offset)
+            if doubt:
+                text = f"step {record.step}: {doubt}"
+                tally.add(DropReason.TORN, record.origin.line, text)
             else:
                 kept.append(record)
         self._notation.tally_doubts(kept, tally)
@@ -214,7 +216,7 @@ class RegexReader(DialectReader):
     def _subtract_non_training(
         self, records: list[StepRecord], tally: Tally
     ) -> list[StepRecord]:
-        """Subtract evaluation and checkpoint time from the step times.
+        """Subtract evaluation and checkpoint time from the step times, in place.
 
         The step times stay unchanged if they already exclude this time. They exclude it
         if steps with an evaluation take no longer than other steps.
@@ -238,12 +240,14 @@ class RegexReader(DialectReader):
         return records
 
     def _refine_resolutions(self, records: list[StepRecord]) -> list[StepRecord]:
-        """Refine the resolutions by the precision that the whole log shows.
+        """Refine the resolutions by the precision that the whole log shows, in place.
 
         `2K` next to `1.99K` also has three digits.
         """
         if self._time_groups not in PRINTED or "unit" in self._groups:
             return records
+        # A time in seconds is a printed number times `scale`, or 1 / a printed rate. A
+        # small change of a rate changes the time by that change times time squared.
         is_rate = self._unit == RATE
         scale = 1.0 if is_rate else UNITS[self._unit]
         values = [
@@ -260,7 +264,7 @@ class RegexReader(DialectReader):
             for row in rows
         ]
         if not is_rate and len(set(units)) < 2:
-            return records
+            return records  # all numbers have the same unit in the last digit
         printed = [1 / values[row] if is_rate else values[row] for row in rows]
         for row, unit in zip(rows, refine_units(printed, units), strict=True):
             resolution = unit * (values[row] ** 2 if is_rate else scale)
@@ -272,11 +276,9 @@ class RegexReader(DialectReader):
         self, records: Sequence[StepRecord], tally: Tally
     ) -> list[StepRecord]:
         """Find restarts of the elapsed time within one rank."""
-        return (
-            clock.mark_restarts(records, tally)
-            if "elapsed" in self._time_groups
-            else list(records)
-        )
+        if "elapsed" in self._time_groups:
+            return clock.mark_restarts(records, tally)
+        return list(records)
 
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
         """Compute times from clocks, and set the number of steps that a time covers.
@@ -288,16 +290,17 @@ class RegexReader(DialectReader):
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
         if self._time_groups in CLOCKS:
-            begins = self.dialect.first_step if "elapsed" in self._time_groups else None
-            return clock.time_steps(records, first_step=begins)
+            has_elapsed = "elapsed" in self._time_groups
+            first_step = self.dialect.first_step if has_elapsed else None
+            return clock.time_steps(records, first_step=first_step)
         gaps = [after.step - before.step for before, after in pairwise(records)]
         if not (gaps and self._means_of_intervals):
             return list(records)
-        usual = clock.count_usual_gap(records)
-        steps_before = [records[0].step - self.dialect.first_step + 1, *gaps]
+        usual_gap = clock.count_usual_gap(records)
+        first_gap = records[0].step - self.dialect.first_step + 1
         return [
-            record._replace(mean_of=max(1, min(steps, usual)))
-            for record, steps in zip(records, steps_before, strict=True)
+            record._replace(mean_of=max(1, min(gap, usual_gap)))
+            for record, gap in zip(records, [first_gap, *gaps], strict=True)
         ]
 
     def _list_missing(self, text: bytes) -> list[str]:
@@ -317,15 +320,12 @@ class RegexReader(DialectReader):
         missing = ""
         for group in reversed(self._groups.values()):
             try:
-                if (
-                    compile_pattern(group.prefix_pattern, shipped=self._shipped).search(
-                        text
-                    )
-                    is not None
-                ):
-                    break
+                prefix = compile_pattern(group.prefix_pattern, shipped=self._shipped)
+                match = prefix.search(text)
             except ValueError:  # a prefix of a pattern need not be a valid pattern
                 continue
+            if match is not None:
+                break
             missing = group.name
         return missing
 
@@ -337,9 +337,11 @@ class RegexReader(DialectReader):
         count = text.count(hit.marker)
         self._counts[count] += 1
         if len(matches) == 1:
-            begin, end = matches[0].span(self._group_numbers[self._time_groups[0]])
+            (match,) = matches
+            time_group = self._group_numbers[self._time_groups[0]]
+            begin, end = match.span(time_group)
             without_time = text[:begin] + b" " * (end - begin) + text[end:]
-            if self._pattern.search(without_time, matches[0].start()) is not None:
+            if self._pattern.search(without_time, match.start()) is not None:
                 self._doubtful[hit.offset] = count
 
     def _find_matches(self, text: bytes) -> list[Any] | None:
@@ -352,12 +354,15 @@ class RegexReader(DialectReader):
         records = []
         match = self._pattern.search(text)
         while match is not None:
-            first = min(match.end(self._group_numbers[name]) for name in self._required)
             # -1 if a required group has no value: the match then follows itself.
-            following = self._pattern.search(text, first) if first >= 0 else match
-            if following is not None and following.start() < max(
-                match.end(), match.start() + 1
-            ):
+            first_end = min(
+                match.end(self._group_numbers[name]) for name in self._required
+            )
+            following = match
+            if first_end >= 0:
+                following = self._pattern.search(text, first_end)
+            record_end = max(match.end(), match.start() + 1)
+            if following is not None and following.start() < record_end:
                 return None
             records.append(match)
             match = following
@@ -366,26 +371,25 @@ class RegexReader(DialectReader):
     def _build_record(
         self, hit: Hit, index: int, line: RecordLine, match: Any
     ) -> StepRecord | TruncatedRecord:
-        """Build the step of one match.
+        """Build the step of one match, the match number `index` of its line.
 
-        Returns a TruncatedRecord if a number is incomplete or invalid.
+        Also remembers the notation and the non-training time of the step. Returns a
+        TruncatedRecord if a number is incomplete or invalid.
         """
         begins = [match.start(number) for number in self._group_numbers.values()]
-        prefix = line.text[: min(begin for begin in begins if begin >= 0)]
-        rank = read_labels(prefix[:REACH_BACK])
+        first_begin = min(begin for begin in begins if begin >= 0)
+        rank = read_labels(line.text[: min(first_begin, REACH_BACK)])
         origin = RecordOrigin(hit.offset + index, hit.line, rank)
         values, numbers, factors, invalid = self._read_groups(line, match)
         invalid += [name for name in self._required if name not in values]
         if invalid or HOLE in match[0]:
-            return TruncatedRecord(
-                origin, _prefix_invalid_group(invalid, values, line.text)
-            )
+            described = _prefix_invalid_group(invalid, values, line.text)
+            return TruncatedRecord(origin, described)
         texts = {name: values[name] for name in TEXTS if name in values}
         time = read_line_time(self._time_groups, numbers | texts, factors, self._unit)
         if time is None:
-            return TruncatedRecord(
-                origin, _prefix_invalid_group([*texts], texts, line.text)
-            )
+            described = _prefix_invalid_group(list(texts), texts, line.text)
+            return TruncatedRecord(origin, described)
         step = _build_step(origin, numbers, factors, time)
         if self._time_groups == SECONDS:
             if "unit" not in texts:
@@ -399,8 +403,11 @@ class RegexReader(DialectReader):
         return step._replace(rewards=True) if self._rewards else step
 
     def _read_groups(self, line: RecordLine, match: Any) -> GroupValues:
-        """Read the groups of a match that have a value."""
-        read = GroupValues({}, {}, {}, [])
+        """Read the groups of a match that have a value.
+
+        Leaves out incomplete or invalid numbers of OPTIONAL groups.
+        """
+        read = GroupValues(values={}, numbers={}, factors={}, invalid=[])
         for name, group in self._group_numbers.items():
             begin, end = match.span(group)
             value = line.text[begin:end].rstrip(b",; \t")
@@ -442,13 +449,15 @@ class RegexReader(DialectReader):
         """
         if name in ("seconds", "elapsed") and "unit" in self._groups:
             return 1.0  # the unit has its own group
-        letters = value[len(number) :] or printed_times.read_unit_characters(
-            line.text[begin + len(value) :]
-        )
+        letters = value[len(number) :]
+        if not letters:
+            after = line.text[begin + len(value) :]
+            letters = printed_times.read_unit_characters(after)
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
-        expected = letters[:1].decode("latin-1") == self._groups[name].after
-        return printed_times.get_scale(name, letters, self._unit, expected=expected)
+        # True if the pattern itself continues with these letters.
+        is_expected = letters[:1].decode("latin-1") == self._groups[name].after
+        return printed_times.get_scale(name, letters, self._unit, expected=is_expected)
 
     def _is_complete(
         self, line: RecordLine, name: str, begin: int, value: bytes
@@ -457,7 +466,8 @@ class RegexReader(DialectReader):
         group = self._groups[name]
         before = line.text[:begin]
         after = line.text[begin + len(value) :]
-        if name in COUNTS and (zeros := POINT_ZERO.match(after)):
+        zeros = POINT_ZERO.match(after) if name in COUNTS else None
+        if zeros:  # "500.0"
             after = after[zeros.end() :]
         if STARTS_EARLIER.search(before[-4:]) or CONTINUES.match(after):
             return False
@@ -471,7 +481,8 @@ class RegexReader(DialectReader):
             return False
         if not line.has_end and MAY_CONTINUE.match(after):
             return False
-        return not (line.number_continues and not after.strip())
+        is_last_in_line = not after.strip()
+        return not (line.number_continues and is_last_in_line)
 
 
 def _times_include(
@@ -481,18 +492,18 @@ def _times_include(
 
     After subtraction, such step times are closer to the times of other steps.
     """
-    containing = set(rows)
-    others = [
+    row_set = set(rows)
+    times_without = [
         record.seconds
         for row, record in enumerate(records)
-        if row not in containing and record.possible
+        if row not in row_set and record.possible
     ]
-    if not others:
+    if not times_without:
         return all(
             seconds < records[row].seconds
             for row, seconds in zip(rows, non_training, strict=True)
         )
-    usual_seconds = find_median(others)
+    usual_seconds = find_median(times_without)
     times = [records[row].seconds for row in rows]
     differences = (abs(time - usual_seconds) for time in times)
     reduced_differences = (
@@ -522,9 +533,10 @@ def _prefix_invalid_group(
     """
     if not groups:
         return text
-    value = values.get(groups[0])
+    name, *_ = groups
+    value = values.get(name)
     problem = b"is missing" if value is None else b"reads %b" % value
-    return b"group %b %b: %b" % (groups[0].encode(), problem, text)
+    return b"group %b %b: %b" % (name.encode(), problem, text)
 
 
 def _build_step(
@@ -536,6 +548,9 @@ def _build_step(
     """Build a step from the printed `values`, to be multiplied by their `scales`."""
     printed = {name: value.replace(b",", b"").lower() for name, value in values.items()}
     number = {name: float(value) * scales[name] for name, value in printed.items()}
+    consumed_tokens = None
+    if CONSUMED in number:
+        consumed_tokens = number[CONSUMED], count_digits(printed[CONSUMED])
     return StepRecord(
         origin,
         int(float(printed["step"])),
@@ -554,7 +569,5 @@ def _build_step(
         rate=number.get("learning_rate", NAN),
         step_tokens=number.get("step_tokens", number.get("amount", NAN)),
         targets=number.get("target_tokens", NAN),
-        consumed_tokens=(number[CONSUMED], count_digits(printed[CONSUMED]))
-        if CONSUMED in number
-        else None,
+        consumed_tokens=consumed_tokens,
     )
