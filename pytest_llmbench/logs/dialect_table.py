@@ -259,6 +259,8 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 RATE is the unit of a printed rate.
 """
 
+# The parts of a pattern that matter for its groups: quoted text, an escaped character,
+# a character class, the beginning of a named group, and brackets.
 _TOKEN = re.compile(
     r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\(\?P?<(?P<name>\w+)>|\(|\)",
     re.DOTALL,
@@ -316,19 +318,15 @@ def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
 
 def find_groups(pattern: str) -> Iterator[PatternGroup]:
     """Yield the named groups of a valid pattern, ordered by their ends."""
-    open_groups: list[tuple[str | None, int]] = []
+    open_groups: list[tuple[str | None, int]] = []  # name and offset
     for token in _TOKEN.finditer(pattern):
         if token[0] == ")" and open_groups:
             name, start = open_groups.pop()
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
                 prefix_pattern = pattern[: token.end()] + ")" * len(open_groups)
-                yield PatternGroup(
-                    name,
-                    pattern[start - 1 : start] if start else "",
-                    after[:1],
-                    prefix_pattern,
-                )
+                before = pattern[start - 1 : start] if start else ""
+                yield PatternGroup(name, before, after[:1], prefix_pattern)
         elif token[0].startswith("("):
             open_groups.append((token["name"], token.start()))
 

@@ -120,12 +120,11 @@ def read_log(
         logs = []
         for definitions in attempts:
             if streamed:
-                logs.append(_read_stream(Stream(file.blocks(), source), [definitions]))
+                log = _read_stream(Stream(file.blocks(), source), [definitions])
             else:
-                logs.append(
-                    _read_large(file, definitions, threads or count_processors())
-                )
-            if logs[-1].dialect is not None or logs[-1].size_bytes > LARGEST_TRIED:
+                log = _read_large(file, definitions, threads or count_processors())
+            logs.append(log)
+            if log.dialect is not None or log.size_bytes > LARGEST_TRIED:
                 break
         return _choose_reading(logs)
 
@@ -146,10 +145,11 @@ def _read_large(
 def _choose_reading(logs: Sequence[ParsedLog]) -> ParsedLog:
     """Return the last log if it has steps, else the first.
 
-    The errors of shipped definitions, which the user did not request, would only
-    confuse.
+    The last log was read with the shipped definitions, which the user did not request:
+    their errors would only confuse.
     """
-    return logs[-1] if logs[-1].dialect is not None else logs[0]
+    first, last = logs[0], logs[-1]
+    return last if last.dialect is not None else first
 
 
 def _list_definitions(
@@ -161,7 +161,9 @@ def _list_definitions(
     step, uses all of them, including the shipped ones.
     """
     custom = tuple(definition for definition in definitions if not definition.shipped)
-    return [custom] if len(custom) == len(definitions) else [custom, tuple(definitions)]
+    if len(custom) == len(definitions):
+        return [custom]
+    return [custom, tuple(definitions)]
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
@@ -189,26 +191,29 @@ def _read_stream(
 ) -> ParsedLog:
     """Read a log from a stream with the definitions of the first attempt.
 
+    `attempts` contains the definitions of one or two attempts.
+
     If no step is found in a small log, its blocks are read again with the definitions
     of the second attempt.
     """
     fingerprint = Fingerprint()
     size = 0
     kept: list[bytes] = []  # a stream cannot be read twice
-    first, *others = attempts
+    first_definitions, *second_attempt = attempts
 
     def tee_blocks() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
             fingerprint.update(hash_sample(size, block))
             size += len(block)
-            if others and size <= LARGE:
+            if second_attempt and size <= LARGE:
                 kept.append(bytes(block))
             yield block
 
-    log = parse_blocks(tee_blocks(), first)
-    if log.dialect is None and 0 < size <= LARGE and others:
-        log = _choose_reading((log, parse_blocks(kept, others[0])))
+    log = parse_blocks(tee_blocks(), first_definitions)
+    if log.dialect is None and 0 < size <= LARGE and second_attempt:
+        (all_definitions,) = second_attempt
+        log = _choose_reading((log, parse_blocks(kept, all_definitions)))
     log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
     return _add_truncation_ending(log, stream) if stream.is_truncated else log
 
@@ -242,8 +247,9 @@ class Training:
 
         Like `endings.find_decisive_lines`, for a file without steps.
         """
-        full = len(self._last) > LATE_STEPS
-        return Decisive(self._first, self._last[0] if full else self._first)
+        has_enough_lines = len(self._last) > LATE_STEPS
+        near = self._last[0] if has_enough_lines else self._first
+        return Decisive(self._first, near)
 
     def _is_training(self, hit: Hit) -> bool:
         """True if a marker is on the line of a step, a progress bar or a start."""
@@ -251,10 +257,10 @@ class Training:
             return True
         if hit.marker in BARS:
             return bool(BAR.match(get_line_before(hit)))
+        if EPOCH.match(hit.text, hit.start):
+            return True
         records = load_reader(STEP_MARKERS[hit.marker]).read_records(hit, "")
-        return any(isinstance(record, StepRecord) for record in records) or bool(
-            EPOCH.match(hit.text, hit.start)
-        )
+        return any(isinstance(record, StepRecord) for record in records)
 
 
 class Fingerprint:
@@ -280,6 +286,7 @@ class Fingerprint:
 
 def hash_sample(offset: int, data: bytes | memoryview) -> bytes:
     """Return the sampled bytes of `data`, which begin at `offset` of the text."""
+    # the beginning of the data, and of each further span
     begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
     return b"".join(
         data[begin - offset : begin - offset + _count_bytes(begin)] for begin in begins
@@ -288,8 +295,10 @@ def hash_sample(offset: int, data: bytes | memoryview) -> bytes:
 
 def _count_bytes(offset: int) -> int:
     """Return the number of sampled bytes from `offset` to the end of its span."""
-    inside = offset % SPAN
-    return SPAN - inside if offset < WHOLE else max(0, SAMPLE - inside)
+    offset_in_span = offset % SPAN
+    if offset < WHOLE:
+        return SPAN - offset_in_span
+    return max(0, SAMPLE - offset_in_span)
 
 
 class ScannedPiece(NamedTuple):
@@ -319,9 +328,8 @@ def _collect_file(
         fingerprint.update(piece.sample)
         next_line = line + piece.line_feeds
         markers = collector.choose_markers(piece.begin)
-        if (
-            piece.markers is not markers
-        ):  # the collector has changed the markers since the block was scanned
+        if piece.markers is not markers:
+            # The collector has changed the markers since the block was scanned.
             chunk = _cut_chunk(file, piece, line, next_line)
             collector.feed(
                 chunk, markers.find_matches(chunk.text, chunk.start, chunk.stop)
@@ -348,18 +356,14 @@ def _iterate_pieces(
     waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         if file.size >= SURELY_LARGE:
-            for search in {
-                collector.choose_markers(0),
-                collector.choose_markers(file.size),
-            }:
+            search_at_start = collector.choose_markers(0)
+            search_at_end = collector.choose_markers(file.size)
+            for search in {search_at_start, search_at_end}:
                 pool.submit(search.prepare)
         try:
             for begin in range(0, file.size, STRIDE):
-                waiting.append(
-                    pool.submit(
-                        _scan_stride, file, begin, collector.choose_markers(begin)
-                    )
-                )
+                markers = collector.choose_markers(begin)
+                waiting.append(pool.submit(_scan_stride, file, begin, markers))
                 if len(waiting) > AHEAD * threads:
                     yield from waiting.popleft().result()
             while waiting:
@@ -381,16 +385,18 @@ def _scan_stride(
 def _scan_block(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiece:
     """Scan the block at `begin`."""
     stop = min(begin + BLOCK, file.size)
+    length = stop - begin
+    # A marker may begin in this block and end in the next.
     text = file.read(begin, min(stop + markers.longest - 1, file.size))
-    new = np.frombuffer(text, np.uint8, stop - begin)
+    block_bytes = np.frombuffer(text, np.uint8, length)
     return ScannedPiece(
         begin,
         stop,
         markers,
-        markers.find_matches(text, 0, stop - begin),
-        int(np.count_nonzero(new == ord("\n"))),
-        text[stop - begin - 1] == ord("\n"),
-        hash_sample(begin, memoryview(text)[: stop - begin]),
+        matches=markers.find_matches(text, 0, length),
+        line_feeds=int(np.count_nonzero(block_bytes == ord("\n"))),
+        ended=text[length - 1] == ord("\n"),
+        sample=hash_sample(begin, memoryview(text)[:length]),
     )
 
 

@@ -44,8 +44,10 @@ compile_pattern = cache(re.compile)
 Most logs need only a few patterns.
 """
 
+# " ..... ", ": ", "=", or "\": " after the name
 _SEPARATOR = rb"['\"]?(?: {0,2}\.{3,60} ?| \.{1,2} | {2}|[ \t]{0,20}[:=] {0,3})['\"]?"
 _AFTER_OPTION = rb"[ =]['\"]?"
+# "8", "1e-05", "AttnBackend.auto", "(1, 2)", "['lora']"
 _ANY = (
     rb"(-?\d{1,12}(?:\.\d{1,9})?(?:[eE][+-]?\d{1,3})?"
     rb"|[A-Za-z_]\w{0,60}(?:[.-]\w{1,60}){0,4}"
@@ -60,7 +62,9 @@ _VALUES = {
 }
 
 _PART_OF_NAME = re.compile(rb"[\w.$/-]\Z")
+# The text before the name: " --" or " --model."
 _OPTION = re.compile(rb"(?:\A|[\s'\"])--(?:[a-z_]\w{0,40}\.){0,6}\Z")
+# " model." or "cfg/" before the name
 _SECTIONS = re.compile(
     rb"(?:\A|[\s'\"\[,(])"
     rb"(?:\+{0,2}(?!self\.)(?:[a-z_]\w{0,40}\.){1,6}|\w{1,20}/)\Z"
@@ -83,7 +87,8 @@ def read_settings(
         if match is None or not compile_pattern(setting.before).search(head):
             continue
         text = match[1].decode("ascii", "replace")
-        if value := _read_value(setting, name.decode(), text):
+        value = _read_value(setting, name.decode(), text)
+        if value:
             yield setting.field, value
 
 
@@ -104,8 +109,8 @@ def _read_value(setting: Setting, name: str, text: str) -> str:
     """
     if CODE.match(text):
         return ""
-    as_printed = setting.form == "text" and text[0] != "["
-    value = text.lower() if as_printed else _normalise_value(text)
+    is_plain_text = setting.form == "text" and text[0] != "["
+    value = text.lower() if is_plain_text else _normalise_value(text)
     is_word = value[0].isalpha() or value[0] == "_"
     if setting.form == "number" and is_word and value not in CONSTANTS:
         return ""
@@ -125,7 +130,8 @@ def _normalise_value(text: str) -> str:
     if text[0] in "[(":
         return re.sub(r"['\"\s]", "", text).lower()
     if text[0].isalpha() or text[0] == "_":
-        word = text.rpartition(".")[2].lower()
+        _, _, last_component = text.rpartition(".")
+        word = last_component.lower()
         return "none" if word == "null" else word
     number = float(text)
     return str(int(number)) if number.is_integer() else repr(number)

@@ -68,19 +68,20 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
     """
     if not letters:
         return 1.0
-    if group == "tflops" and (flops := FLOPS.fullmatch(letters)):
+    flops = FLOPS.fullmatch(letters) if group == "tflops" else None
+    if flops:  # "T", "TFLOPs", "GFLOP/s"
         return TERA[flops[1]]
-    if group == "memory_bytes" and (size := BYTES.fullmatch(letters)):
-        return (1024.0 if size[2] else 1000.0) ** (b"KMGT".index(size[1]) + 1)
+    byte_unit = BYTES.fullmatch(letters) if group == "memory_bytes" else None
+    if byte_unit:  # "GB", "GiB"
+        prefix, binary = byte_unit.groups()
+        base = 1024.0 if binary else 1000.0
+        return base ** (b"KMGT".index(prefix) + 1)
     if letters in MULTIPLES:
         return None if group in COUNTED else MULTIPLES[letters]
     if expected or group in COUNTED:
         return 1.0
-    return (
-        1.0
-        if group in ("seconds", "elapsed") and UNIT_WORDS[unit].fullmatch(letters)
-        else None
-    )
+    is_time = group in ("seconds", "elapsed")
+    return 1.0 if is_time and UNIT_WORDS[unit].fullmatch(letters) else None
 
 
 @lru_cache(maxsize=256)
@@ -90,19 +91,19 @@ def read_unit(text: bytes) -> str:
     A blank may precede the unit.
     """
     word = SPACED_WORD.match(text)
-    return next(
-        (
-            unit
-            for unit, words in UNIT_WORDS.items()
-            if word and words.fullmatch(word[1])
-        ),
-        "",
-    )
+    if word is None:
+        return ""
+    for unit, spellings in UNIT_WORDS.items():
+        if spellings.fullmatch(word[1]):
+            return unit
+    return ""
 
 
 # Bytes before and after a time that may describe it.
 CONTEXT_BEFORE, CONTEXT_AFTER = 48, 24
 
+# Each of these patterns ends at the time, or begins after it: "avg time: ",
+# "running_mean_step: ", " samples/s", "tokens per sec: ".
 AVERAGE = re.compile(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
 CUMULATIVE = re.compile(
     rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z"
@@ -143,11 +144,14 @@ class TimeNotation:
     def __init__(self, definition: RegexDialect) -> None:
         self._unit = definition.unit
         self._interval = definition.averages == TimesOf.INTERVAL
-        self._shapes: Counter[int] = Counter()
+        self._shapes: Counter[int] = Counter()  # see `_get_shape`
         self._units: Counter[str] = Counter()
+        # by offset of the record: the unit, if it is not that of the definition
         self._other_unit: dict[int, str] = {}
+        # by offset of the record: the shape of a time at the end of its line
         self._line_ends: dict[int, int] = {}
-        self._padded = False
+        self._padded = False  # True if a time ends with a zero after the point
+        # offset and line of the first record with each doubt
         self._named_doubts: dict[DropReason, tuple[int, Quote]] = {}
 
     def add(self, offset: int, line: RecordLine, begin: int, number: bytes) -> None:
@@ -163,13 +167,11 @@ class TimeNotation:
         self._units[unit] += 1
         if unit and unit != self._unit:
             self._other_unit[offset] = unit
-        reason = (
-            self._read_doubt(before, after[:CONTEXT_AFTER])
-            if self._shapes.total() <= EXAMINED_LINES
-            else None
-        )
-        if reason:
-            self._named_doubts.setdefault(reason, (offset, make_printable(line.text)))
+        if self._shapes.total() <= EXAMINED_LINES:
+            reason = self._read_doubt(before, after[:CONTEXT_AFTER])
+            if reason:
+                quote = make_printable(line.text)
+                self._named_doubts.setdefault(reason, (offset, quote))
 
     def explain_doubt(self, offset: int) -> str:
         """Return the reason to doubt the time of a record, or "".
@@ -178,9 +180,8 @@ class TimeNotation:
         """
         if self._units[self._unit] and offset in self._other_unit:
             return f"the time is in {self._other_unit[offset]}, other times in {self._unit}"
-        if offset in self._line_ends and self._may_be_truncated(
-            self._line_ends[offset]
-        ):
+        shape = self._line_ends.get(offset)
+        if shape is not None and self._may_be_truncated(shape):
             return "the time may be truncated: other lines continue after it or have more decimals"
         return ""
 
@@ -194,24 +195,21 @@ class TimeNotation:
                 records[0],
             )
             tally.add(reason, first.origin.line, count=len(records), quote=line)
-        if (
-            DropReason.RUNNING_AVERAGE not in self._named_doubts
-            and not self._interval
-            and is_running_average(records)
-        ):
-            text = f"step {records[-1].step}: {records[-1].seconds:g} s"
-            tally.add(
-                DropReason.RUNNING_AVERAGE, records[-1].origin.line, text, len(records)
-            )
+        may_be_average = (
+            DropReason.RUNNING_AVERAGE not in self._named_doubts and not self._interval
+        )
+        if may_be_average and is_running_average(records):
+            last = records[-1]
+            text = f"step {last.step}: {last.seconds:g} s"
+            tally.add(DropReason.RUNNING_AVERAGE, last.origin.line, text, len(records))
 
     def _read_doubt(self, before: bytes, after: bytes) -> DropReason | None:
         """Return why the words around a time make it doubtful, or None.
 
         The words name a rate of samples or an average.
         """
-        if self._unit == RATE and (
-            SAMPLES_AFTER.match(after) or SAMPLES_BEFORE.search(before)
-        ):
+        names_samples = SAMPLES_AFTER.match(after) or SAMPLES_BEFORE.search(before)
+        if self._unit == RATE and names_samples:
             return DropReason.RATE_OF_SAMPLES
         if CUMULATIVE.search(before) or (not self._interval and AVERAGE.search(before)):
             return DropReason.RUNNING_AVERAGE
@@ -225,18 +223,19 @@ class TimeNotation:
         has fewer decimals than usual although the log prints a fixed number of
         decimals: most times have the same number, and trailing zeros are printed.
         """
-        usual = max(
+        usual_shape = max(
             self._shapes, key=lambda candidate: (self._shapes[candidate], candidate)
         )
         total = self._shapes.total()
-        if 2 * len(self._line_ends) < total:
-            return shape < usual or usual == 0
+        has_fewer_decimals = shape < usual_shape
+        if 2 * len(self._line_ends) < total:  # most lines continue
+            return has_fewer_decimals or usual_shape == 0
         is_fixed_format = (
             self._padded
-            and self._shapes[usual] + self._shapes[shape] == total
+            and self._shapes[usual_shape] + self._shapes[shape] == total
             and self._shapes[shape] * 2 < total
         )
-        return is_fixed_format and shape < usual
+        return is_fixed_format and has_fewer_decimals
 
 
 def is_running_average(records: Sequence[StepRecord]) -> bool:
@@ -245,29 +244,34 @@ def is_running_average(records: Sequence[StepRecord]) -> bool:
     A slow first step then decays like 1/step. Only the second half is tested, because
     single times are level there. False if inconclusive.
     """
-    steps = [(record.step, record.seconds) for record in records if record.possible]
-    if len(steps) < FEWEST_TIMES or any(
-        before[0] >= after[0] for before, after in pairwise(steps)
-    ):
+    timed = [record for record in records if record.possible]
+    if len(timed) < FEWEST_TIMES:
         return False
-    half = steps[len(steps) // 2 :]
-    x = [1 / (step + 1) for step, _ in half]
-    y = [seconds for _, seconds in half]
-    if min(y) == max(y):
+    if any(before.step >= after.step for before, after in pairwise(timed)):
         return False
+    second_half = timed[len(timed) // 2 :]
+    decay = [1 / (record.step + 1) for record in second_half]
+    seconds = [record.seconds for record in second_half]
+    if min(seconds) == max(seconds):
+        return False  # the correlation is undefined
     from statistics import correlation  # few logs need it
 
-    return correlation(x, y) ** 2 >= EXPLAINED_SHARE
+    return correlation(decay, seconds) ** 2 >= EXPLAINED_SHARE
 
 
 def _get_shape(number: bytes) -> int:
-    """Return the number of decimals, plus EXPONENT_SHAPE for an exponent."""
+    """Return the number of decimals, plus EXPONENT_SHAPE for an exponent.
+
+    Examples: 2 for `12.39`, 1003 for `1.249e+03`.
+    """
     mantissa, exponent, _ = number.lower().partition(b"e")
-    return len(mantissa.partition(b".")[2]) + (EXPONENT_SHAPE if exponent else 0)
+    _, _, decimals = mantissa.partition(b".")
+    return len(decimals) + (EXPONENT_SHAPE if exponent else 0)
 
 
 # --- the time in one line -------------------------------------------------------------
 
+# "2026-01-31T12:00:00.123Z" or "01/31/2026 12:00:00"
 STAMP = re.compile(
     rb"(?P<date>20\d\d-\d\d-\d\d|\d\d/\d\d/20\d\d)[T ](?P<time>\d\d:\d\d:\d\d)"
     rb"(?:[.,](?P<part>\d{1,6}))?(?:Z|[+-]00:?00)?"
@@ -298,10 +302,10 @@ def read_line_time(
     """
     if timed == ("stamp",):
         return read_stamp(values["stamp"])
-    name = timed[0]
+    name, *_ = timed
     text, scale = values[name].replace(b",", b"").lower(), scales[name]
     number, digit_unit = float(text) * scale, get_printed_unit(text) * scale
-    if name == "rate":
+    if name == "rate":  # the time is the amount of a step divided by its rate
         amount = float(values["amount"].replace(b",", b"")) * scales["amount"]
         seconds = amount / number if number else math.inf
         return LineTime(seconds, seconds * digit_unit / number if number else 0.0)
@@ -309,11 +313,9 @@ def read_line_time(
     if unit not in (*UNITS, RATE):
         return None
     seconds, resolution = convert_seconds(number, digit_unit, unit)
-    return (
-        LineTime(NAN, resolution, seconds)
-        if name == "elapsed"
-        else LineTime(seconds, resolution)
-    )
+    if name == "elapsed":
+        return LineTime(NAN, resolution, stamp=seconds)
+    return LineTime(seconds, resolution)
 
 
 def read_stamp(text: bytes) -> LineTime | None:
@@ -324,13 +326,15 @@ def read_stamp(text: bytes) -> LineTime | None:
     match = STAMP.fullmatch(text)
     if match is None:
         return None
-    date, fraction = match["date"], match["part"] or b""
+    date, decimals = match["date"], match["part"] or b""
     if b"/" in date:
-        date = b"%b-%b-%b" % (date[6:], date[:2], date[3:5])
-    seconds = read_timestamp(b"%b %b" % (date, match["time"]))
-    if math.isnan(seconds):
+        month, day, year = date.split(b"/")
+        date = b"%b-%b-%b" % (year, month, day)
+    whole_seconds = read_timestamp(b"%b %b" % (date, match["time"]))
+    if math.isnan(whole_seconds):
         return None
-    return LineTime(NAN, 10.0 ** -len(fraction), seconds + float(b"0.%b0" % fraction))
+    stamp = whole_seconds + float(b"0.%b0" % decimals)
+    return LineTime(NAN, resolution=10.0 ** -len(decimals), stamp=stamp)
 
 
 def read_timestamp(text: bytes) -> float:

@@ -45,6 +45,7 @@ def read_excerpts(locations: Iterable[Location]) -> dict[Location, Excerpt]:
     example because it was deleted or is on another machine.
     """
     by_location: dict[Location, Excerpt | None] = {}
+    # archive to its logs, each with the line number
     packed: dict[Path, dict[Path, int]] = defaultdict(dict)
     for log, line in locations:
         archive = find_archive(log)
@@ -81,12 +82,10 @@ def _read_packed(
 
     by_log: dict[Path, Excerpt | None] = {}
     try:
-        for log, data in read_unlisted(
-            archive,
-            read_up_to_limit(Stream(files.read_blocks(archive), archive)),
-            lines,
-        ):
-            by_log[log] = _cut_excerpt(read_up_to_limit(Stream(data, log)), lines[log])
+        archive_blocks = read_up_to_limit(Stream(files.read_blocks(archive), archive))
+        for log, data in read_unlisted(archive, archive_blocks, lines):
+            log_blocks = read_up_to_limit(Stream(data, log))
+            by_log[log] = _cut_excerpt(log_blocks, lines[log])
     except LogError:
         pass  # earlier logs of a damaged archive are complete
     return by_log if bytes_read <= MAX_ARCHIVE_BYTES else {}
@@ -102,7 +101,9 @@ def _cut_excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
         data, skipped = _read_around(blocks, first, line + AFTER)
     except LogError:
         return None  # the log was readable when it was judged: not worth a message
-    texts = data.split(b"\n")[first - 1 - skipped :][: line + AFTER - first + 1]
+    last = line + AFTER
+    begin = first - 1 - skipped  # index of the line `first`
+    texts = data.split(b"\n")[begin : begin + last - first + 1]
     lines = [_format_line(text) for text in texts]
     if lines and not lines[-1]:
         lines.pop()  # the empty text after the last line break
@@ -114,11 +115,13 @@ def _read_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes,
 
     Also returns the number of line breaks before them.
     """
-    pieces, size, breaks_read, skipped = list[bytes](), 0, 0, 0
+    pieces: list[bytes] = []
+    size = breaks_read = skipped = 0
     for block in files.slice_blocks(blocks, MAX_BYTES):
         breaks = block.count(b"\n")
         if breaks_read + breaks >= first - 1:
-            skipped = skipped if pieces else breaks_read
+            if not pieces:
+                skipped = breaks_read
             pieces.append(block)
             size += len(block)
         breaks_read += breaks
@@ -132,14 +135,12 @@ def _format_line(line: bytes) -> str:
 
     Tabs become spaces, and unprintable characters are escaped.
     """
-    text = (
-        line[: 4 * MAX_CHARACTERS].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
-    )
-    return formatting.escape(
-        text
-        if len(text) <= MAX_CHARACTERS and len(line) <= 4 * MAX_CHARACTERS
-        else f"{text[: MAX_CHARACTERS - 3]}..."
-    )
+    most_bytes = 4 * MAX_CHARACTERS  # a character has up to four bytes
+    decoded = line[:most_bytes].decode("utf-8", "replace")
+    text = decoded.rstrip("\r").expandtabs(8)
+    if len(text) > MAX_CHARACTERS or len(line) > most_bytes:
+        text = f"{text[: MAX_CHARACTERS - 3]}..."
+    return formatting.escape(text)
 
 
 # --- lines with a marker, and the last ones --------------------------------------------
@@ -171,10 +172,9 @@ def find_lines(path: Path, marker: bytes, most: int) -> list[tuple[int, Quote]]:
                 lines, number = lines[-most:], number + len(complete)
     except LogError:
         return []
-    return [
-        *lines,
-        *([(number + 1, _quote(unfinished))] if marker in unfinished else []),
-    ][-most:]
+    if marker in unfinished:  # the last line has no line break
+        lines.append((number + 1, _quote(unfinished)))
+    return lines[-most:]
 
 
 def read_last_lines(path: Path, count: int) -> list[Quote]:
