@@ -102,21 +102,23 @@ def _read_uncoloured(
     stop = stop if next_record < 0 else next_record
     head = HEAD.match(text, start, stop)
     if head is None:
-        return (
-            TruncatedRecord(origin, text[start:stop])
-            if CUT_HEAD.match(text, start, stop)
-            else None
-        )
-    numbers = _read_numbers(text[head.end() : stop])
+        if CUT_HEAD.match(text, start, stop):
+            return TruncatedRecord(origin, text[start:stop])
+        return None
+    body = text[head.end() : stop]
+    numbers = _read_numbers(body)
+    # The loss is the last required field.
     if numbers is None or not (line_ends or FIELDS.by_name[LOSS].column in numbers):
         return TruncatedRecord(origin, text[start:stop])
+    step, seconds = head.groups()
+    is_finite = seconds[-1:].isdigit()
     return StepRecord(
         origin,
-        int(head[1]),
-        float(head[2]),
-        get_printed_unit(head[2]) if head[2][-1:].isdigit() else 0.0,
-        targets=_read_targets(text[head.end() : stop]),
-        loss_digits=_count_loss_digits(text[head.end() : stop]),
+        int(step),
+        float(seconds),
+        get_printed_unit(seconds) if is_finite else 0.0,
+        targets=_read_targets(body),
+        loss_digits=_count_loss_digits(body),
         mean_of=0 if text.endswith(RAMP_UP, 0, start) else 1,
         **numbers,
     )
@@ -143,7 +145,8 @@ def read_columns(
     the first record follows a batch ramp-up.
     """
     # The first two fields, step and seconds, are in the head of the layout.
-    names = list_names(text[offsets[0] : stops[0]].split(b", ")[2:], b": ")
+    fields = text[offsets[0] : stops[0]].split(b", ")[2:]
+    names = list_names(fields, b": ")
     if not names or text.endswith(RAMP_UP, 0, offsets[0]):
         return None
     rows = match_rows(_compile_layout(names), text, offsets, stops)
@@ -164,7 +167,10 @@ def read_columns(
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return the pattern of a record with these fields."""
+    """Return the pattern of a record with these fields.
+
+    Matches `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ...`.
+    """
     fields = FIELDS.describe(names, b": ", rb"[^,\r\n\x00]*+")
     remaining = b"".join(b", " + field for field in fields)
     return re.compile(
@@ -195,15 +201,18 @@ def _find_dispatched_range(seconds: Sequence[float]) -> tuple[int, int]:
     later = [value for value in seconds[FIRST_STEPS:] if 0 < value < math.inf]
     if len(later) < FEWEST_LATER:
         return 0, 0
-    level = median(later)
-    first = sum(
-        1 for _ in takewhile(lambda value: value * FAST > level, seconds[:FIRST_STEPS])
+    usual_seconds = median(later)
+    compiling = list(
+        takewhile(lambda value: value * FAST > usual_seconds, seconds[:FIRST_STEPS])
     )
-    fast = list(takewhile(lambda value: 0 < value < FAST * level, seconds[first:]))
+    first = len(compiling)
+    fast = list(
+        takewhile(lambda value: 0 < value < FAST * usual_seconds, seconds[first:])
+    )
     after = first + len(fast)
-    is_dispatched = after <= FIRST_STEPS and all(
-        value < FAST * seconds[after] for value in fast
-    )
+    if after > FIRST_STEPS:
+        return 0, 0
+    is_dispatched = all(value < FAST * seconds[after] for value in fast)
     return (first, after) if is_dispatched else (0, 0)
 
 

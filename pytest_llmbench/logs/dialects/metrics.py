@@ -32,6 +32,8 @@ from pytest_llmbench.logs.step_records import (
     find_line_stop,
 )
 
+# "llmb scalar: 2/15 1774532589.120000 0.53 iteration-time": step, total, stamp, value,
+# name
 LINE = re.compile(
     rb"llmb scalar: (\d{1,15})/(\d{0,15}) (\S{1,40}) (-?(?:\d\S{0,39}|nan|inf)) ([ -~]{1,100})"
 )
@@ -60,25 +62,25 @@ def read_step(
     match = LINE.fullmatch(text, start, stop)
     if match is None:
         return TruncatedRecord(origin, text[start:stop])
+    step, total, printed_stamp, printed_value, name = match.groups()
     try:
-        stamp, value = float(match[3]), float(match[4])
+        stamp, value = float(printed_stamp), float(printed_value)
     except ValueError:
         return TruncatedRecord(origin, text[start:stop])
-    total = int(match[2]) if match[2] else None
-    # Its time stamp shows that the job is alive, in whatever run.
+    # A value of any name gives a record: its time stamp shows that the job is alive.
     is_bad_validation = (
         not math.isfinite(value)
-        and METRIC_NAMES.get(match[5].decode("ascii")) is MetricKind.VALIDATION_LOSS
+        and METRIC_NAMES.get(name.decode("ascii")) is MetricKind.VALIDATION_LOSS
     )
     return StepRecord(
         origin,
-        int(match[1]),
+        int(step),
         value,
         0.0,
-        total,
+        int(total) if total else None,
         stamp=stamp,
         bad_validation=is_bad_validation,
-        layout=(match[5],),
+        layout=(name,),
     )
 
 
@@ -89,13 +91,14 @@ def merge_records(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     """
     merged: list[StepRecord] = []
     run: list[StepRecord] = []
-    last = -1
+    last_timed_step = -1
     for record in records:
-        if record.step < last:
+        if record.step < last_timed_step:
             merged += _merge_run(run, tally)
-            run, last = [], -1
+            run, last_timed_step = [], -1
         run.append(record)
-        last = record.step if _get_name(record) in STEP_TIMES else last
+        if _get_name(record) in STEP_TIMES:
+            last_timed_step = record.step
     return [*merged, *_merge_run(run, tally)]
 
 
@@ -105,8 +108,8 @@ def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     If a step has two times (another process wrote the second), the slower one is kept.
     """
     steps: dict[int, StepRecord] = {}
-    values: dict[int, dict[str, float]] = {}
-    validations: dict[int, float] = {}
+    values: dict[int, dict[str, float]] = {}  # by step, then by field
+    validations: dict[int, float] = {}  # step to the time at which its validation ended
     restarts_clock = False
     for record in records:
         name = _get_name(record)
@@ -126,11 +129,12 @@ def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         elif kind is MetricKind.VALIDATION_LOSS:
             validations[record.step] = record.stamp
         elif kind in FIELDS:
+            field = FIELDS[kind]
             value = record.seconds / (TERA if kind is MetricKind.FLOPS else 1.0)
             step_values = values.setdefault(record.step, {})
-            # A non-finite value is kept.
-            if math.isfinite(step_values.get(FIELDS[kind], 0.0)):
-                step_values[FIELDS[kind]] = value
+            # The last value counts, but a non-finite value is kept.
+            if math.isfinite(step_values.get(field, 0.0)):
+                step_values[field] = value
     merged = [record._replace(**values.get(step, {})) for step, record in steps.items()]  # type: ignore[arg-type]
     if restarts_clock:
         merged = restore_divisor(merged, validations, tally)
@@ -150,12 +154,12 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """
     if not any(record.rounded for record in records):
         return list(records)
-    usual = count_usual_gap(records)
-    first = records[0]._replace(mean_of=min(usual, max(1, records[0].step)))
-    if len(records) > 1 and first.step < usual:
+    usual_gap = count_usual_gap(records)
+    first = records[0]._replace(mean_of=min(usual_gap, max(1, records[0].step)))
+    if len(records) > 1 and first.step < usual_gap:
         first = first._replace(seconds=NAN)
     later = [
-        record._replace(mean_of=max(1, min(record.step - before.step, usual)))
+        record._replace(mean_of=max(1, min(record.step - before.step, usual_gap)))
         for before, record in pairwise(records)
     ]
     return [first, *later]
@@ -201,25 +205,31 @@ def restore_divisor(
         return list(records)
     counts = _count_by_tokens(records, interval)
     restored = [_restore_first(records[0], interval, counts)]
-    validated = sorted(validations)
+    validated_steps = sorted(validations)
     for index, (before, record) in enumerate(pairwise(records), 1):
-        end = bisect_left(validated, record.step)
+        end = bisect_left(validated_steps, record.step)
+        # the last validation between the two records, if any
         validations_inside = [
-            step for step in validated[max(0, end - 1) : end] if step >= before.step
-        ]  # the last validation counts
+            step
+            for step in validated_steps[max(0, end - 1) : end]
+            if step >= before.step
+        ]
+        # The clock started after this step.
         since = max((before.step, record.step - interval, *validations_inside))
         count = record.step - since
+        doubt = ""
         if counts is None:
             began = validations[since] if since in validations_inside else before.stamp
             doubt = _describe_clock_conflict(
-                record, record.seconds * interval, record.stamp - began
+                record,
+                seconds=record.seconds * interval,
+                passed=record.stamp - began,
             )
         else:
-            doubt = (
-                _describe_count_conflict(record, counts[index], count)
-                if validations_inside
-                else ""
-            )
+            if validations_inside:
+                doubt = _describe_count_conflict(
+                    record, by_tokens=counts[index], by_validations=count
+                )
             count = min(count, counts[index])
         restored.append(_correct_mean(record, interval, count))
         _tally_interval(restored[-1], count, record.step - before.step, doubt, tally)
@@ -234,10 +244,11 @@ def _find_interval(records: Sequence[StepRecord]) -> int:
     gaps = [after.step - before.step for before, after in pairwise(records)]
     if not gaps:
         return 1
-    if records[0].step == 1 and len(gaps) > 1:
-        gaps = gaps[1:]
-    elif records[0].step == 1 < gaps[0]:
-        gaps = [records[1].step]
+    if records[0].step == 1:
+        if len(gaps) > 1:
+            gaps = gaps[1:]
+        elif gaps[0] > 1:  # steps 1 and 10: the interval is 10
+            gaps = [records[1].step]
     counts = Counter(gaps)
     return min(counts, key=lambda gap: (-counts[gap], gap))
 
@@ -254,27 +265,24 @@ def _count_by_tokens(records: Sequence[StepRecord], interval: int) -> list[int] 
     ]
     if not all(0 < since_start < math.inf for since_start in tokens_since_start):
         return None
-    first = records[0].step
-    limits = [
-        min(first, interval),
-        *(
-            min(after.step - before.step, interval)
-            for before, after in pairwise(records)
-        ),
-    ]
+    first_step = records[0].step
+    gaps = [after.step - before.step for before, after in pairwise(records)]
+    most_steps = [min(gap, interval) for gap in (first_step, *gaps)]
     # Candidates for the tokens per step: those of a first record of one step, or the
     # largest number divided by a whole interval.
-    first_candidates = [tokens_since_start[0]] if first == 1 else []
-    for tokens in (*first_candidates, max(tokens_since_start) / interval):
+    candidates = [tokens_since_start[0]] if first_step == 1 else []
+    candidates.append(max(tokens_since_start) / interval)
+    for tokens in candidates:
         exact_counts = [since_start / tokens for since_start in tokens_since_start]
         counts = [round(count) for count in exact_counts]
         is_integer = all(
             abs(number - count) <= max(COUNT_TOLERANCE, COUNT_TOLERANCE_SHARE * number)
             for number, count in zip(exact_counts, counts, strict=True)
         )
-        if is_integer and all(
-            1 <= count <= limit for count, limit in zip(counts, limits, strict=True)
-        ):
+        is_possible = all(
+            1 <= count <= most for count, most in zip(counts, most_steps, strict=True)
+        )
+        if is_integer and is_possible:
             return counts
     return None
 
@@ -286,20 +294,16 @@ def _restore_first(
 
     Returns it unchanged if the number of its steps is unknown.
     """
-    return (
-        record
-        if counts is None or record.step < interval
-        else _correct_mean(record, interval, counts[0])
-    )
+    if counts is None or record.step < interval:
+        return record
+    return _correct_mean(record, interval, counts[0])
 
 
 def _correct_mean(record: StepRecord, interval: int, count: int) -> StepRecord:
     """Return a record whose time is the mean of `count` steps, not of `interval`."""
-    return (
-        record
-        if count == interval
-        else record._replace(seconds=record.seconds * interval / count)
-    )
+    if count == interval:
+        return record
+    return record._replace(seconds=record.seconds * interval / count)
 
 
 def _describe_count_conflict(
@@ -320,7 +324,9 @@ def _describe_clock_conflict(record: StepRecord, seconds: float, passed: float) 
     `seconds` follows from the step time, `passed` from the event times. Returns "" if
     there is none, or if `passed` is NaN.
     """
-    if not passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS:
+    # False if `passed` is NaN
+    is_longer = passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS
+    if not is_longer:
         return ""
     return f"step {record.step}: the interval took {passed:.4g} s by the event times, but {seconds:.4g} s by the step time"
 
@@ -352,16 +358,15 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
     """Convert step times to seconds if the wall times show another unit.
 
     MindFormers writes milliseconds under Megatron's name for seconds. The TFLOP/s of
-    such records are wrong, so they are dropped. Wall times that differ by a factor of ten or more, and fit
-    no unit, are counted as a contradiction.
+    such records are wrong, so they are dropped. Wall times that differ by a factor of
+    ten or more, and fit no unit, are counted as a contradiction.
     """
     clock = _read_clock(records)
     if clock is None or 1 / MIN_UNIT_FACTOR <= clock.ratio <= MIN_UNIT_FACTOR:
         return list(records)
-    if clock.ratio < 1 and not (
-        clock.is_regular and clock.wall_seconds >= FASTEST_CLOCK
-    ):
-        return list(records)  # not the clock of the run: everything was written at once
+    is_clock_of_run = clock.is_regular and clock.wall_seconds >= FASTEST_CLOCK
+    if clock.ratio < 1 and not is_clock_of_run:
+        return list(records)  # everything was written at once
     first, last = records[0].origin.line, records[-1].origin.line
     printed = f"{median(record.seconds for record in records):.4g}"
     clock_text = f"the events are {clock.wall_seconds:.4g} s apart per step"
@@ -382,6 +387,7 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
 
 def _read_clock(records: Sequence[StepRecord]) -> Clock | None:
     """Compare step times with wall times; None if there are too few."""
+    # wall time per step, and printed time
     intervals = [
         ((after.stamp - before.stamp) / (after.step - before.step), after.seconds)
         for before, after in pairwise(records)

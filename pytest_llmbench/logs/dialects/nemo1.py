@@ -56,9 +56,12 @@ DIGITS = 3
 BAR_BEGIN = (
     rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
 )
+# "Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ...]"
 BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
+# "DLL 2025-06-11 05:14:49.562847 - 0 ": time stamp and step
 DLL = re.compile(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
+# "49", "49.00" or, rounded, "1.5e+3"
 WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
 # Bars pad short values: `nan.0`.
@@ -113,11 +116,9 @@ def read_step(
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
         uncoloured = strip_codes(text, start, stop, end)
-        return (
-            _read_truncated(text[start:stop], origin)
-            if uncoloured is None
-            else _read_uncoloured(uncoloured, 0, len(uncoloured), origin)
-        )
+        if uncoloured is None:
+            return _read_truncated(text[start:stop], origin)
+        return _read_uncoloured(uncoloured, 0, len(uncoloured), origin)
     return _read_uncoloured(text, start, end, origin)
 
 
@@ -141,18 +142,19 @@ def read_columns(
         return None
     # A row begins with the epoch, count and total of the bar.
     heads, row_values = [row[:3] for row in rows], [row[3:] for row in rows]
-    valued = [index for index, values in enumerate(row_values) if values[0]]
+    # A bar without values has an empty first value.
+    bars_with_values = [index for index, values in enumerate(row_values) if values[0]]
     repeats = [
         index
-        for before, index in pairwise(valued)
+        for before, index in pairwise(bars_with_values)
         if row_values[before] == row_values[index]
     ]
-    totals = {heads[index][2] for index in valued}
+    totals = {heads[index][2] for index in bars_with_values}
     if not row_values[-1][0] or len(totals) > 1:
         return None
     read_names = [name for name in names if name in READ]
     repeated = frozenset(repeats)
-    kept = [index for index in valued if index not in repeated]
+    kept = [index for index in bars_with_values if index not in repeated]
     columns = list(zip(*(row_values[index] for index in kept), strict=True))
     printed = LAYOUT_FIELDS.name_columns(names, columns)
     steps = [int(float(step)) for step in printed[STEP]]
@@ -160,26 +162,27 @@ def read_columns(
     step_column = read_names.index(STEP)
     total_is_known = any(
         _counts_step(heads[index], int(float(row_values[index][step_column])))
-        for index in valued
+        for index in bars_with_values
     )
+    batch = None
+    if SAMPLES in printed:
+        batch = list(map(_get_batch, printed[SAMPLES], printed[STEP], steps))
+    first_repeat = None
+    if repeats:
+        values = dict(zip(read_names, row_values[repeats[0]], strict=True))
+        first_repeat = _make_repeated(repeats, values)
     return StepColumns(
         steps,
         resolution=get_significant_units(numbers["seconds"], DIGITS),
         total=int(totals.pop()) if total_is_known else None,
-        batch=list(map(_get_batch, printed[SAMPLES], printed[STEP], steps))
-        if SAMPLES in printed
-        else None,
+        batch=batch,
         stamp=[
             _read_time_so_far(text, text.find(BRACKET, offsets[row]) + len(BRACKET))
             for row in kept
         ],
         loss_digits=count_most_digits(printed.get(LOSS)),
         kept=kept,
-        repeated=_make_repeated(
-            repeats, dict(zip(read_names, row_values[repeats[0]], strict=True))
-        )
-        if repeats
-        else None,
+        repeated=first_repeat,
         **numbers,
     )
 
@@ -190,21 +193,22 @@ def _counts_step(head: Sequence[bytes], step: int) -> bool:
     `head` contains epoch, count and total of the bar. True only in epoch 0: the total
     is then the number of steps.
     """
-    return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
+    epoch, count, _total = head
+    return int(epoch) == 0 and int(count) - step in (1, 2)
 
 
 def _make_repeated(rows: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
     """Describe repeated bars; `first` contains the printed values of the first one."""
-    return Repeated(
-        rows[0],
-        f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s",
-        len(rows),
-    )
+    text = f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s"
+    return Repeated(first=rows[0], text=text, times=len(rows))
 
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return the pattern of a bar, with these fields or without any."""
+    """Return the pattern of a bar, with these fields or without any.
+
+    Matches `Epoch 0: : 100%|███| 50/50 [23:22<00:00, v_num=0, lr=1e-4, ...]`.
+    """
     fields = b", ".join(LAYOUT_FIELDS.describe(names, b"=", rb"[^,\]\r\n\x00]*+"))
     remaining = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
     return re.compile(BAR_BEGIN + remaining)
@@ -221,27 +225,26 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     records = [record for record in records if record.mean_of]
     if not any(record.rounded for record in records):
         return records
-    counts = Counter(record.bar for record in records if record.bar)
-    is_printed_twice = 2 * sum(count > 1 for count in counts.values()) > len(counts)
-    offsets: dict[int, int] = {}
-    previous = None
+    prints = Counter(record.bar for record in records if record.bar)
+    repeated_bars = sum(count > 1 for count in prints.values())
+    is_printed_twice = 2 * repeated_bars > len(prints)
+    offsets: dict[int, int] = {}  # by epoch, see `_learn_offset`
+    previous_bar = None
     resolved = []
     for record in records:
-        is_stale = is_printed_twice and record.bar != previous
-        previous = record.bar or previous
+        is_stale = is_printed_twice and record.bar != previous_bar
+        previous_bar = record.bar or previous_bar
         if not record.rounded:
             _learn_offset(offsets, record)
             resolved.append(record)
-        elif is_stale:
-            tally.add(
-                DropReason.REPEATED,
-                record.origin.line,
-                f"stale bar near step {record.step}",
-            )
-        elif (step := _count_step(offsets, record)) is None:
-            tally.add(
-                DropReason.UNKNOWN_STEP, record.origin.line, f"step near {record.step}"
-            )
+            continue
+        line = record.origin.line
+        if is_stale:
+            tally.add(DropReason.REPEATED, line, f"stale bar near step {record.step}")
+            continue
+        step = _count_step(offsets, record)
+        if step is None:
+            tally.add(DropReason.UNKNOWN_STEP, line, f"step near {record.step}")
         else:
             resolved.append(record._replace(step=step))
     return resolved
@@ -325,22 +328,17 @@ def _read_time_so_far(text: bytes, begin: int) -> float:
         return NAN
     try:
         seconds = 60 * SIXTY[text[stop - 5 : stop - 3]] + SIXTY[text[stop - 2 : stop]]
-        return (
-            seconds + 3600.0 * int(text[begin : stop - 6])
-            if stop > begin + 5
-            else float(seconds)
-        )
+        if stop > begin + 5:  # "1:03:17<"
+            return seconds + 3600.0 * int(text[begin : stop - 6])
+        return float(seconds)
     except (KeyError, ValueError):
         return NAN
 
 
 def _read_truncated(text: bytes, origin: RecordOrigin) -> TruncatedRecord | None:
     """Return a TruncatedRecord; None for a bar without values."""
-    return (
-        TruncatedRecord(origin, text)
-        if any(name in text for name in (STEP, LOSS, TIME))
-        else None
-    )
+    has_values = any(name in text for name in (STEP, LOSS, TIME))
+    return TruncatedRecord(origin, text) if has_values else None
 
 
 def _read_dllogger(
@@ -353,33 +351,28 @@ def _read_dllogger(
     head = DLL.match(text, start, end)
     if head is None:
         return None
-    stop = find_line_stop(text, start, end)
-    stop = min(
-        (
-            offset
-            for marker in MARKERS
-            if (offset := text.find(marker, head.end(), stop)) >= 0
-        ),
-        default=stop,
-    )
+    step = int(head[2])
+    # The record ends at the next record on its line, if there is one.
+    line_stop = find_line_stop(text, start, end)
+    offsets = [text.find(marker, head.end(), line_stop) for marker in MARKERS]
+    stop = min((offset for offset in offsets if offset >= 0), default=line_stop)
     fields = text[head.end() : stop].split(b"  ")
     # Every complete value is followed by a space, including the last.
     if not fields[-1].endswith(b" "):
         fields.pop()
     elif not any(field.startswith((TIME, LOSS)) for field in fields):
         # A record of another kind, such as a validation.
-        is_bad = any(BAD_RESULT.match(field) for field in fields)
-        return (
-            StepRecord(origin, int(head[2]), mean_of=0, bad_validation=True)
-            if is_bad
-            else None
-        )
+        if any(BAD_RESULT.match(field) for field in fields):
+            return StepRecord(origin, step, mean_of=0, bad_validation=True)
+        return None
     values = _read_values(fields, b" : ")
     number = DLLOGGER_FIELDS.parse_record(values) if values else None
-    if values is None or number is None or float(values[STEP]) != int(head[2]):
+    if values is None or number is None or float(values[STEP]) != step:
         return TruncatedRecord(origin, text[start:stop])
-    step = int(head[2])
     time = read_stamp(head[1])
+    layout = tuple(values)
+    if next(reversed(values)) not in READ:  # the last field
+        layout = (*layout, NOT_TRUNCATED)
     return StepRecord(
         origin,
         step,
@@ -389,11 +382,7 @@ def _read_dllogger(
         stamp=time.stamp if time else NAN,
         bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         precise=True,  # with full precision; the bar of the same step has three digits
-        layout=share_names(
-            tuple(values)
-            if next(reversed(values)) in READ
-            else (*values, NOT_TRUNCATED)
-        ),
+        layout=share_names(layout),
         **number,
     )
 
@@ -403,7 +392,8 @@ def _read_values(
 ) -> dict[bytes, bytes] | None:
     """Return the fields of a record that has a step and a time.
 
-    Returns None if the record is truncated.
+    `fields` are "global_step=49.00" in a bar and "global_step : 49.0 " in a DLLogger
+    record. Returns None if the record is truncated.
     """
     values: dict[bytes, bytes] = {}
     for field in fields:
@@ -417,12 +407,12 @@ def _read_values(
     return values if TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
 
 
-def _get_batch(samples: bytes, printed: bytes, step: int) -> float:
+def _get_batch(samples: bytes, printed_step: bytes, step: int) -> float:
     """Return the samples per step, if it is an integer.
 
-    Returns NaN if a printed number was rounded.
+    `samples` is the printed total. Returns NaN if a printed number was rounded.
     """
-    if b"e" in samples or b"e" in printed:
+    if b"e" in samples or b"e" in printed_step:  # "2e+3"
         return NAN
     batch = float(samples) / (step + 1)  # steps count from 0
     return batch if batch.is_integer() and batch > 0 else NAN

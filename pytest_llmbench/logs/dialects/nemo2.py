@@ -49,6 +49,7 @@ FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
 MAX_EXACT_DIGITS = 15
 SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % MAX_EXACT_DIGITS)
 OTHER = rb"[^|\r\n\x00\x1b]*"
+# The next line, if it begins with the rest of a number: ".39 | consumed_samples: 512".
 NUMBER_END = re.compile(
     rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)"
 )
@@ -118,11 +119,9 @@ def _read_uncoloured(
     stop = find_line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
-        return (
-            TruncatedRecord(origin, text[start:stop])
-            if CUT_HEAD.match(text, start, stop)
-            else None
-        )
+        if CUT_HEAD.match(text, start, stop):
+            return TruncatedRecord(origin, text[start:stop])
+        return None
     values = _read_values(text, head.end(), stop, end)
     if values is None:
         return TruncatedRecord(origin, text[start:stop])
@@ -153,18 +152,20 @@ def read_columns(
     not print `consumed_samples`, the last field of the other steps.
     """
     second = min(1, len(offsets) - 1)  # or the only one
-    names = list_names(text[offsets[second] : stops[second]].split(b" | ")[1:], b": ")
+    _head, *fields = text[offsets[second] : stops[second]].split(b" | ")
+    names = list_names(fields, b": ")
     if not {TIME, STEP_NAME} <= set(names):
         return None
     if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
         return None
     rows = match_rows(_compile_layout(names), text, offsets, stops)
-    if rows is None or (
-        not READ.isdisjoint(names[-2:]) and _is_truncated(text, offsets, stops)
-    ):
+    # The first step lacks the last field.
+    ends_with_number = not READ.isdisjoint(names[-2:])
+    if rows is None or (ends_with_number and _is_truncated(text, offsets, stops)):
         return None
-    if names[-1] not in READ and _lacks_last(
-        names[-1], text, rows[second:], offsets[second:], stops[second:]
+    last_name = names[-1]
+    if last_name not in READ and _lacks_last(
+        last_name, text, rows[second:], offsets[second:], stops[second:]
     ):
         # a later record lacks the last field of the others: its last number may be
         # truncated
@@ -173,7 +174,9 @@ def read_columns(
     printed = FIELDS.name_columns(names, columns)
     numbers = FIELDS.parse_columns(printed)
     steps = numbers["step"]
-    if iterations == printed[STEP_NAME] and not any(map(int, set(epochs))):
+    # Only an iteration that equals the step, in epoch 0, determines the total.
+    is_first_epoch = not any(map(int, set(epochs)))
+    if is_first_epoch and iterations == printed[STEP_NAME]:
         totals = set(lasts)
     else:
         heads = zip(epochs, map(int, iterations), lasts, steps, strict=True)
@@ -216,7 +219,8 @@ def _lacks_last(
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return the pattern of a record with these fields.
 
-    The last field is optional unless it is read.
+    The last field is optional unless it is read. Matches, for example, `Training epoch
+    0, iteration 49/49 | global_step: 49 | train_step_timing in s: 12.39`.
     """
     *fields, last = FIELDS.describe(names, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
@@ -235,7 +239,7 @@ def _read_values(
     line_ends = stop < end and next_record < 0
     fields = text[begin : stop if next_record < 0 else next_record].split(b" | ")
     is_followed = not line_ends or b": " not in fields[-1]
-    if is_followed:
+    if is_followed:  # by text of another record, or by the cut end of the context
         fields.pop()
     values: dict[bytes, bytes] = {}
     for field in fields:
@@ -258,15 +262,15 @@ def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list
 
     Short numbers of one shape, such as 12.39 and 98.70, have the same resolution.
     """
-    if (
-        min(printed) < b"1"
+    has_other_shapes = (
+        min(printed) < b"1"  # "0.53" or "-1.0"
         or max(map(len, printed)) > MAX_SHORT_LENGTH
         or b"e" in b"".join(printed)
-    ):
-        return list(map(_get_resolution, printed, seconds))
-    return list(
-        map(_get_resolution_of_shape, map(len, printed), map(FIND_POINT, printed))
     )
+    if has_other_shapes:
+        return list(map(_get_resolution, printed, seconds))
+    lengths, points = map(len, printed), map(FIND_POINT, printed)
+    return list(map(_get_resolution_of_shape, lengths, points))
 
 
 @cache
@@ -275,29 +279,27 @@ def _get_resolution_of_shape(length: int, point: int) -> float:
 
     `point` is the index of its decimal point, -1 if there is none.
     """
-    printed = (
-        b"1" * length
-        if point < 0
-        else b"%b.%b" % (b"1" * point, b"1" * (length - point - 1))
-    )
+    printed = b"1" * length  # any number of this shape
+    if point >= 0:
+        printed = printed[:point] + b"." + printed[point + 1 :]
     return _get_resolution(printed, float(printed))
 
 
 def _get_resolution(printed: bytes, seconds: float) -> float:
     """Return the resolution of a printed time, 0 for an impossible time."""
-    return (
-        min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed))
-        if seconds > 0
-        else 0.0
-    )
+    if seconds > 0:
+        return min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed))
+    return 0.0
 
 
 def _is_truncated(text: bytes, offsets: Sequence[int], stops: Sequence[int]) -> bool:
     """True if the text after one of the records continues the record's last number."""
+    # Records that another record does not follow directly; -1 for the last record.
+    next_offsets = [*offsets[1:], -1]
     stops_before_gaps = (
         stop
-        for stop, offset in zip(stops, [*offsets[1:], -1], strict=True)
-        if stop + 1 != offset
+        for stop, next_offset in zip(stops, next_offsets, strict=True)
+        if stop + 1 != next_offset
     )
     return any(
         _continues_below(text, stop, min(stop + REACH, len(text)))

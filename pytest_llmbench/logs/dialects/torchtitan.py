@@ -36,10 +36,13 @@ VALIDATION = b"validate "
 # Prefix of another kind of step: `validate step: 13000`, `evaluation:  step: 5`.
 LOOK_ALIKE = re.compile(rb"\w:? {1,2}\Z")
 
+# "loss:  5.97670  "
 FIELD = re.compile(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
 NUMBER = re.compile(rb"-?(?:\d{1,18}\.\d{1,9}|%b)" % NOT_FINITE)
 BAD_LOSS = re.compile(rb"loss: {1,19}-?%b(?!\w)" % NOT_FINITE)
+# "28.18GiB(89.87%)"
 MEMORY = re.compile(rb"(\d{1,9}\.\d\d)GiB\(\d{1,9}\.\d\d%\)")
+# "tps: 2,110  tflops: 127.60  mfu: 4.11%"
 RATES = re.compile(
     rb"tps: (\d[\d,]{0,23})  (?:tflops: (\d[\d,]{0,23}\.\d\d|%b)  )?mfu: (?:[\d,]{1,24}\.\d\d%%|N/A)"
     % NOT_FINITE
@@ -48,6 +51,7 @@ CUT_RATES = re.compile(rb"tps: \d[\d,]*  (?:tflops|mfu): ")
 
 RATES_LENGTH = 256
 
+# "2025-06-11 05:14:49,562 - root - INFO - ", right before a step
 STAMP = re.compile(
     rb"(?<!\d)(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - \Z"
 )
@@ -66,12 +70,10 @@ def read_step(
     Returns a TruncatedRecord if the record is incomplete, None for another line.
     Seconds are NaN until `time_steps`. A validation becomes a record without tokens.
     """
-    rates = COLOUR.sub(
-        b"", text[start : find_line_stop(text, start, min(end, start + RATES_LENGTH))]
-    )
-    before = COLOUR.sub(
-        b"", text[find_line_begin(text, max(0, start - REACH_BACK), start) : start]
-    )
+    begin = find_line_begin(text, max(0, start - REACH_BACK), start)
+    before = COLOUR.sub(b"", text[begin:start])
+    stop = find_line_stop(text, start, min(end, start + RATES_LENGTH))
+    rates = COLOUR.sub(b"", text[start:stop])
     step_start = before.rfind(STEP)
     if not (CUT_RATES.match(rates) or MEMORY.search(before)):
         return None
@@ -97,9 +99,8 @@ def read_step(
         loss_digits=count_digits(values[b"loss"]),
         grad_norm=float(values[b"grad_norm"]) if b"grad_norm" in values else None,
         tflops=_parse_number(match[2]) if match[2] else NAN,
-        tokens=_parse_number(
-            match[1]
-        ),  # per GPU: torchtitan divides by the ranks that share the input
+        # per GPU: torchtitan divides by the ranks that share the input
+        tokens=_parse_number(match[1]),
         # peak of the memory reserved by the allocator
         memory=float(memory[1]) * GIB if memory else NAN,
         stamp=_read_stamp(before[:step_start]),
@@ -117,7 +118,8 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     for index in _find_partly_timed(training):
         record, before = training[index], training[index - 1]
         validated_step, _ = record.since or (0, NAN)
-        steps, timed = record.step - before.step, record.step - validated_step
+        steps = record.step - before.step
+        timed = record.step - validated_step
         text = f"step {record.step}: the time is the mean of {timed} of the {steps} steps before it"
         tally.add(DropReason.PARTLY_TIMED, record.origin.line, text)
     return training
