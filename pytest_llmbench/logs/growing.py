@@ -64,9 +64,8 @@ class Growing:
         self._extra = tuple(extra)
         self._identity: tuple[int, int] | None = None
         self._progress: LogProgress | None = None
-        self._latest: tuple[
-            int, int
-        ]  # Offsets of the last process start and of the last sign of life.
+        # Offsets of the last process start and of the last sign of life.
+        self._latest: tuple[int, int]
         self._cutter: ChunkCutter
         self._collector: LogCollector
         self._start_over()
@@ -96,21 +95,19 @@ class Growing:
         )
         if not segments:
             return None
-        steps = segments[-1].steps
+        last_segment = segments[-1]
+        steps = last_segment.steps
         recent = steps.seconds[-RECENT:]
-        possible = recent[np.isfinite(recent) & (recent > 0)]
-        if not len(possible):
+        possible_seconds = recent[np.isfinite(recent) & (recent > 0)]
+        if not len(possible_seconds):
             return None
         # Some programs count from 0, others with the same dialect from 1.
-        done = (
-            int(steps.index[-1]) + 1 - min(segments[-1].first_step, int(steps.index[0]))
-        )
-        total = segments[-1].total_steps
-        return ReachedStep(
-            done,
-            total if total is None or total >= done else None,
-            float(np.median(possible)),
-        )
+        first_step = min(last_segment.first_step, int(steps.index[0]))
+        done = int(steps.index[-1]) + 1 - first_step
+        total = last_segment.total_steps
+        if total is not None and total < done:
+            total = None
+        return ReachedStep(done, total, float(np.median(possible_seconds)))
 
     def find_life_signs(self) -> LogProgress:
         """Return the signs that the run is alive.
@@ -119,21 +116,18 @@ class Growing:
         read.
         """
         with files.File(self.path) as file:
-            old, modified = self._progress, datetime.fromtimestamp(file.modified, UTC)
-            if old and (file.identity, file.size, modified) == (
-                self._identity,
-                self.read_bytes,
-                old.modified,
-            ):
-                return old
+            modified = datetime.fromtimestamp(file.modified, UTC)
+            previous = self._progress
+            if previous:
+                state = (file.identity, file.size, modified)
+                if state == (self._identity, self.read_bytes, previous.modified):
+                    return previous
             self._read_new(file)
         tail = self._cutter.finish()._replace(whole=False)
         self._latest = _find_latest_signs(tail, self._latest)
-        collector = LogCollector(
-            self._extra
-            # Only the last bytes: a copy of all records would become slower with every
-            # step.
-        )
+        # A new collector for the last bytes: a copy of all records would become slower
+        # with every step.
+        collector = LogCollector(self._extra)
         collector.search(tail)
         steps = [
             record
@@ -141,13 +135,14 @@ class Growing:
             if record.mean_of == 0 or record.has_value
         ]
         gaps = list(_list_gaps(steps))
-        last = max((record.origin.offset for record in steps), default=-1)
+        last_step = max((record.origin.offset for record in steps), default=-1)
+        last_start, _ = self._latest
         checkpoints = self._collector.checkpoint_lines + collector.checkpoint_lines
         self._progress = LogProgress(
             path=self.path,
             steps=len(steps),
             marks=(len(steps), checkpoints, *self._latest),
-            starting=self._latest[0] > last >= 0,
+            starting=last_start > last_step >= 0,
             slowest_seconds=max(gaps, default=0.0),
             taken_seconds=sum(gaps),
             modified=modified,
@@ -186,11 +181,15 @@ class Growing:
 def _find_latest_signs(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, int]:
     """Return the offsets of the last process start and sign of life.
 
-    An offset is -1 if there is none.
+    `before` are the offsets up to this chunk. An offset is -1 if there is none.
     """
-    offsets = (max(map(chunk.text.rfind, markers)) for markers in (STARTING, LIVING))
-    start, life = (chunk.offset + offset if offset >= 0 else -1 for offset in offsets)
-    return max(start, before[0]), max(life, before[1])
+
+    def find_last(markers: Iterable[bytes]) -> int:
+        offset = max(map(chunk.text.rfind, markers))
+        return chunk.offset + offset if offset >= 0 else -1
+
+    start_before, life_before = before
+    return max(find_last(STARTING), start_before), max(find_last(LIVING), life_before)
 
 
 def _list_gaps(steps: Sequence[StepRecord]) -> Iterator[float]:

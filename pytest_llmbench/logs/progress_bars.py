@@ -14,6 +14,7 @@ from pytest_llmbench.logs.step_records import NAN, RecordOrigin, StepRecord
 BEGIN = b"[00:00<?, ?it/s]"
 """Text of a bar when it is first drawn, and in no other drawing."""
 
+# "| 61/100 [02:00<": steps done, total, then hours, minutes and seconds
 BAR = re.compile(
     rb"\| *(\d{1,15})/(\d{1,15}) \[(?=\d)(?:(?:(\d{1,6}):)?(\d\d):(\d\d)<)?"
 )
@@ -49,15 +50,14 @@ def read_beginning(hit: Hit) -> StepRecord | None:
     drawings = [
         bar for bar in list_bars(hit.text[hit.start : hit.end]) if bar.total == total
     ]
+    # Drawings from the next empty one on belong to another bar.
     restart = next(
         (index for index, bar in enumerate(drawings) if bar.done == 0), len(drawings)
     )
     if restart == 0:
         return None
-    first = drawings[0]
-    following = next(
-        (bar.done for bar in drawings[1:restart] if bar.done > first.done), 0
-    )
+    first, *later_drawings = drawings[:restart]
+    following = next((bar.done for bar in later_drawings if bar.done > first.done), 0)
     origin = RecordOrigin(hit.offset, hit.line, "")
     return StepRecord(
         origin,
@@ -73,10 +73,8 @@ def read_beginning(hit: Hit) -> StepRecord | None:
 
 def _build_bar(match: re.Match[bytes]) -> Bar:
     """Convert a match of BAR; the elapsed time `1:02:03` becomes seconds."""
-    if match[5] is None:
-        return Bar(int(match[1]), int(match[2]), NAN)
-    return Bar(
-        int(match[1]),
-        int(match[2]),
-        (int(match[3] or 0) * 60 + int(match[4])) * 60.0 + int(match[5]),
-    )
+    done, total, hours, minutes, seconds = match.groups()
+    if seconds is None:
+        return Bar(int(done), int(total), NAN)
+    elapsed = (int(hours or 0) * 60 + int(minutes)) * 60.0 + int(seconds)
+    return Bar(int(done), int(total), elapsed)

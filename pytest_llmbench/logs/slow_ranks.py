@@ -36,9 +36,11 @@ SEARCHED_BYTES = 2000
 # the scores of healthy ranks, too.
 SLOW_SCORE = 0.9
 
+# "Rank=3, Node=n1, Score=0.72"
 _SCORE = re.compile(
     rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:\.\d{1,9})?)"
 )
+# "MnEtpt/Rnk: 391.2TF/3 | MxEtpt/Rnk: 420.5TF/0": lowest and highest throughput
 _THROUGHPUT = re.compile(
     rb"MnEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)(?:TF)?/\d{1,7}\b.{0,99}?MxEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)"
 )
@@ -60,13 +62,16 @@ _SUBJECT = (
     rb"(?:\b(?:global[ _])?ranks?\b\W{0,6}\d{1,7}|\bnode[ _-]?(?:rank|name|id)?s?\b\W{0,6}[\w.-]{0,60}\d"
     rb"|\bgpus?\b\W{0,4}\d{1,7}\b(?! (?:gpus|ranks|of)))"
 )
+# "straggler detected: rank 3", "stragglers: 3" or "node n7 is a straggler"
 _STRAGGLER = re.compile(
     rb"(?i)(?<![\w-])stragglers?(?![\w-])(?:[^\r\n]{0,200}%b|(?: nodes?| ranks?)?[ :]{1,4}%b)"
     rb"|%b[^\r\n]{0,60}(?<![\w-])stragglers?(?![\w-])" % (_SUBJECT, _NUMBERED, _SUBJECT)
 )
+# "slowest rank: 3"
 _SLOW_RANK = re.compile(
     rb"(?i)(?<![\w-])slow(?:est)? (?:global )?(?:ranks?|nodes?|gpus?|workers?)\b[^\r\n]{0,40}\d"
 )
+# "no stragglers found", or "straggler detection enabled"
 _DENIAL = re.compile(
     rb"(?i)\b(?:no|not|without|0|zero)\b[^\r\n]{0,30}(?:straggl|slow)|(?:straggl|slow)[^\r\n]{0,40}(?:\bnone\b|\bno\b|\bnot\b"
     rb"|: ?(?:0\b|\[\]|\{\})|enabled|disabled|threshold|interval)"
@@ -97,7 +102,7 @@ def find_slow_ranks(
             if hit.line != line and begin < hit.line < end:
                 line = hit.line
                 report = _read_line(hit)
-                if report and report.score == 1:
+                if report and report.score == 1:  # a sentence without a number
                     sentence = report
                 elif report and (worst is None or report.score <= worst.score):
                     worst = report
@@ -110,16 +115,18 @@ def _read_line(hit: Hit) -> SlowRankLine | None:
     The score is 1 if the line only names the rank.
     """
     begin = find_line_begin(hit.text, max(0, hit.start - QUOTED_CHARACTERS), hit.start)
-    text = hit.text[begin : find_line_stop(hit.text, hit.start, hit.end)][
-        :SEARCHED_BYTES
-    ]
+    stop = find_line_stop(hit.text, hit.start, hit.end)
+    text = hit.text[begin : min(stop, begin + SEARCHED_BYTES)]
     if _EFFECT.search(text):
         return _read_effect(hit)
-    if match := _THROUGHPUT.search(text):
-        slowest, fastest = float(match[1]), float(match[2])
-        score, quoted = (slowest / fastest if fastest else 1.0), match[0]
+    throughputs = _THROUGHPUT.search(text)
+    if throughputs:
+        slowest, fastest = float(throughputs[1]), float(throughputs[2])
+        score = slowest / fastest if fastest else 1.0
+        quoted = throughputs[0]
     else:
-        score, quoted = min(map(float, _SCORE.findall(text)), default=1.0), text
+        score = min(map(float, _SCORE.findall(text)), default=1.0)
+        quoted = text
     if score < SLOW_SCORE or (score == 1 and _names_slow_rank(text)):
         return SlowRankLine(hit.line, make_printable(quoted, QUOTED_CHARACTERS), score)
     return None
@@ -131,19 +138,14 @@ def _read_effect(hit: Hit) -> SlowRankLine | None:
     if not rows:
         return None
     worst = max(rows, key=lambda row: float(row[4]))
-    shortest, waited = float(worst[3]), float(worst[4])
+    size, count, shortest_text, waited_text = worst.groups()
+    shortest, waited = float(shortest_text), float(waited_text)
     score = shortest / (shortest + waited) if waited > 0 else 1.0
     if score >= SLOW_SCORE:
         return None
     line = hit.line + hit.text.count(b"\n", hit.start, hit.start + worst.start())
-    size, count = worst[1].decode(), worst[2].decode()
-    return SlowRankLine(
-        line,
-        Quote(
-            f"straggler wait {waited:g} ms, communication {shortest:g} ms, {count} calls of {size}"
-        ),
-        score,
-    )
+    text = f"straggler wait {waited:g} ms, communication {shortest:g} ms, {count.decode()} calls of {size.decode()}"
+    return SlowRankLine(line, Quote(text), score)
 
 
 def _names_slow_rank(text: bytes) -> bool:
@@ -151,6 +153,6 @@ def _names_slow_rank(text: bytes) -> bool:
 
     False if the sentence denies it, or only states a setting.
     """
-    return not _DENIAL.search(text) and bool(
-        _STRAGGLER.search(text) or _SLOW_RANK.search(text)
-    )
+    if _DENIAL.search(text):
+        return False
+    return bool(_STRAGGLER.search(text) or _SLOW_RANK.search(text))

@@ -41,6 +41,7 @@ MARKER = b"Training epoch "
 # printed as `1.249e+03`.
 DIGITS = 4
 
+# "Training epoch 0, iteration 49/49 | ": epoch, iteration, last iteration
 HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
 CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
 STEP = re.compile(rb"\d{1,15}+")

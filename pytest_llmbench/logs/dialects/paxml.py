@@ -30,8 +30,10 @@ END = b"Elapsed time for <_main>"
 SECONDS = re.compile(
     rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE
 )
+# "Model initial global_step=300", after BEFORE_FIRST
 FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
 BEFORE_FIRST = b"Model "
+# "step_i: 100, training loss: 2.5"
 PRINTED_LOSS = re.compile(
     rb"step_i: \d{1,15}, train(?:ing)? loss: (-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?|%b))[ \t,]*[\r\n]"
     % NOT_FINITE
@@ -53,18 +55,15 @@ def read_step(
     if text.startswith(TOOK, start):
         return _read_seconds(text, start, end, origin)
     if text.startswith(LOOP, start):
-        return (
-            StepRecord(origin, LOOP_BEGINS) if text.endswith(MARKER, 0, start) else None
-        )
+        has_marker = text.endswith(MARKER, 0, start)
+        return StepRecord(origin, LOOP_BEGINS) if has_marker else None
     if text.startswith(END, start):
         return StepRecord(origin, ENDED)
-    if (initial := FIRST.match(text, start, end)) and text.endswith(
-        BEFORE_FIRST, 0, start
-    ):
-        return StepRecord(origin, int(initial[1]))
-    if printed := PRINTED_LOSS.match(text, start, end):
-        return StepRecord(origin, HAS_LOSS, loss=float(printed[1]))
-    return None
+    initial_step = FIRST.match(text, start, end)
+    if initial_step and text.endswith(BEFORE_FIRST, 0, start):
+        return StepRecord(origin, int(initial_step[1]))
+    loss = PRINTED_LOSS.match(text, start, end)
+    return StepRecord(origin, HAS_LOSS, loss=float(loss[1])) if loss else None
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
@@ -82,7 +81,7 @@ class RunLines(NamedTuple):
     """The lines of one run."""
 
     starts: list[StepRecord]  # the lines that begin the run
-    others: list[StepRecord]  # all lines after `starts`
+    later_lines: list[StepRecord]  # all lines after `starts`
 
 
 def _split_runs(records: Sequence[StepRecord]) -> list[RunLines]:
@@ -91,15 +90,20 @@ def _split_runs(records: Sequence[StepRecord]) -> list[RunLines]:
     A process prints its end after its last step: a step after that belongs to another
     run whose beginning is missing.
     """
-    runs = [RunLines([], [])]
-    ended = False
+    run = RunLines([], [])
+    runs = [run]
+    has_ended = False
     for record in records:
         is_start = record.step >= 0 or record.step == LOOP_BEGINS
         is_step = record.step in (UNNUMBERED, TRUNCATED)
-        if (is_start and runs[-1].others) or (is_step and ended):
-            runs.append(RunLines([], []))
-        ended = record.step == ENDED or (ended and not (is_start or is_step))
-        (runs[-1].starts if is_start else runs[-1].others).append(record)
+        if (is_start and run.later_lines) or (is_step and has_ended):
+            run = RunLines([], [])
+            runs.append(run)
+        if record.step == ENDED:
+            has_ended = True
+        elif is_start or is_step:
+            has_ended = False
+        (run.starts if is_start else run.later_lines).append(record)
     return runs
 
 
@@ -110,13 +114,13 @@ def _count_steps(run: RunLines, tally: Tally) -> list[StepRecord]:
     processes = max(loops, len(initial_steps))
     if processes > 1:
         text = f"train_step() of one of {processes} processes without rank labels"
-        for record in run.others:
+        for record in run.later_lines:
             if record.step != ENDED:
                 tally.add(DropReason.UNKNOWN_STEP, record.origin.line, text)
         return []
     number = initial_steps[0] if initial_steps else 0
     steps: list[StepRecord] = []
-    for record in run.others:
+    for record in run.later_lines:
         if record.step == ENDED:
             continue
         if record.step == HAS_LOSS:
@@ -138,17 +142,14 @@ def _read_seconds(
 ) -> StepRecord | None:
     """Parse a step without its number.
 
-    A line with a truncated time is still counted.
+    A line with a truncated time is still counted. Returns None without MARKER.
     """
     stop = find_line_stop(text, start, end)
     match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
     has_marker = text.endswith(MARKER, 0, start)
     if match and has_marker:
-        digits = match[1][-1:].isdigit()
-        return StepRecord(
-            origin,
-            UNNUMBERED,
-            float(match[1]),
-            get_printed_unit(match[1]) if digits else 0.0,
-        )
+        seconds = match[1]
+        is_finite = seconds[-1:].isdigit()
+        unit = get_printed_unit(seconds) if is_finite else 0.0
+        return StepRecord(origin, UNNUMBERED, float(seconds), unit)
     return StepRecord(origin, TRUNCATED) if has_marker else None

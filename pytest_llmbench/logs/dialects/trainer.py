@@ -36,7 +36,9 @@ from pytest_llmbench.logs.step_records import (
 CURRENT, TOTAL, BOTH = b"current_steps", b"total_steps", b"global_step/max_steps"
 STEPS = re.compile(rb"(\d{1,15})/(\d{1,15})")
 COUNT = re.compile(rb"\d{1,15}")
+# "0:00:32" or "1 day, 2:03:04"
 CLOCK = re.compile(rb"(?:(\d{1,5}) days?, )?(\d{1,5}):([0-5]\d):([0-5]\d)")
+# "51s" or "1d 2h 3m 4s"
 WORDS = re.compile(rb"(?:(\d{1,5})d )?(?:(\d{1,5})h )?(?:(\d{1,5})m )?(\d{1,5})s")
 ELAPSED = b"elapsed_time"
 RATE, TIME = b"train_speed(iter/s)", b"train_speed(s/it)"
@@ -56,9 +58,8 @@ def read_step(
     TruncatedRecord if the record is incomplete, None for other records.
     """
     stop = find_line_stop(text, start, end)
-    begin = text.rfind(
-        b"{", find_line_begin(text, max(0, start - REACH_BACK), start), start
-    )
+    line_begin = find_line_begin(text, max(0, start - REACH_BACK), start)
+    begin = text.rfind(b"{", line_begin, start)
     if begin < 0 or not text.startswith((b'"', b"'"), start - 1):
         return None
     fields = read_fields(text, begin + 1, stop)
@@ -94,11 +95,9 @@ def _build_record(
     if loss is None:
         is_evaluation = any(name.startswith(b"eval_") for name in values)
         is_bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
-        return (
-            record._replace(mean_of=0, bad_validation=is_bad)
-            if is_evaluation
-            else record._replace(step=0)
-        )
+        if is_evaluation:
+            return record._replace(mean_of=0, bad_validation=is_bad)
+        return record._replace(step=0)
     if not all(number is None or NUMBER.fullmatch(number) for number in (loss, norm)):
         return None
     return record._replace(
@@ -107,9 +106,8 @@ def _build_record(
         grad_norm=float(norm) if norm is not None else None,
         rate=_read_number(values, b"learning_rate", b"lr"),
         memory=_read_number(values, b"memory(GiB)") * GIB,
-        step_tokens=_read_number(
-            values, b"total_tokens", b"num_input_tokens_seen"
-        ),  # total so far: `time_steps` divides it
+        # total so far: `time_steps` divides it
+        step_tokens=_read_number(values, b"total_tokens", b"num_input_tokens_seen"),
         rewards=any(map(REWARD_NAMES.match, values)),
     )
 
@@ -137,15 +135,13 @@ def _count_tokens(record: StepRecord, before: StepRecord) -> float:
 
 def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]:
     """Return the step and the total number of steps, (None, None) if one is missing."""
-    both = STEPS.fullmatch(values.get(BOTH, b""))
-    if both:
-        return int(both[1]), int(both[2])
+    step_and_total = STEPS.fullmatch(values.get(BOTH, b""))  # "10/438"
+    if step_and_total:
+        return int(step_and_total[1]), int(step_and_total[2])
     step, total = values.get(CURRENT, b""), values.get(TOTAL, b"")
-    return (
-        (int(step), int(total))
-        if COUNT.fullmatch(step) and COUNT.fullmatch(total)
-        else (None, None)
-    )
+    if COUNT.fullmatch(step) and COUNT.fullmatch(total):
+        return int(step), int(total)
+    return None, None
 
 
 def _read_elapsed(text: bytes) -> int | None:
@@ -170,6 +166,7 @@ def _read_stamp(
         speed = float(text) if NUMBER.fullmatch(text) else 0.0
         if speed > 0:
             stamp = step / speed if name == RATE else step * speed
+            # The elapsed time is truncated to whole seconds.
             if elapsed <= stamp < elapsed + WHOLE_SECOND:
                 return stamp, stamp * get_printed_unit(text) / speed
     return float(elapsed), 1.0
