@@ -65,15 +65,13 @@ class LogCache:
     ) -> None:
         """`folder` contains all cache files and need not exist."""
         self._folder = folder
-        self._identity = hashlib.sha256(
-            repr(
-                (
-                    sorted(map(os.fspath, paths)),
-                    list(definitions),
-                    hash_parser(definitions),
-                )
-            ).encode("utf-8", "surrogatepass")
-        ).digest()
+        identity = (
+            sorted(map(os.fspath, paths)),
+            list(definitions),
+            hash_parser(definitions),
+        )
+        identity_bytes = repr(identity).encode("utf-8", "surrogatepass")
+        self._identity = hashlib.sha256(identity_bytes).digest()
         self._file = folder / f"{self._identity.hex()[:32]}{SUFFIX}"
         # The cached results that were requested, and the new results.
         self._used: list[FileReading] = []
@@ -87,15 +85,15 @@ class LogCache:
         """
         now = time.time_ns()
         cached = {reading.file: reading for reading in self._load()}
-        used = [
+        unchanged = [
             reading
             for reading in map(cached.get, files)
             if reading
             and is_consistent(reading)
             and reading.state == read_state(reading.file.path, now, reading.state)
         ]
-        self._used += used
-        return {reading.file: reading.result for reading in used}
+        self._used += unchanged
+        return {reading.file: reading.result for reading in unchanged}
 
     def keep(self, new: Sequence[FileReading]) -> None:
         """Add new results to the cache file, and drop results that were not requested.
@@ -103,11 +101,8 @@ class LogCache:
         Does nothing if there are only few new results, or the folder is not writable.
         """
         new = [reading for reading in new if reading.state]
-        if (
-            len(new) < WORTH_FILES
-            and sum(reading.state.size for reading in new if reading.state)
-            < WORTH_BYTES
-        ):
+        size = sum(reading.state.size for reading in new if reading.state)
+        if len(new) < WORTH_FILES and size < WORTH_BYTES:
             return
         from pytest_llmbench.logs.sources.zstd import zstd
 
@@ -120,10 +115,8 @@ class LogCache:
                 return
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_ours(os.stat(self._folder)):
-                self._write(
-                    self._file,
-                    _HEADER.pack(MAGIC, self._sign(data, self._make_key())) + data,
-                )
+                signature = self._sign(data, self._make_key())
+                self._write(self._file, _HEADER.pack(MAGIC, signature) + data)
                 self._used += new
                 self._remove_unused_files()
 
@@ -150,10 +143,9 @@ class LogCache:
         content = _read_trusted(self._file, LARGEST)
         magic, signature = _HEADER.unpack_from(content)
         data = content[_HEADER.size :]
-        signed = hmac.compare_digest(
-            signature, self._sign(data, _read_trusted(self._folder / KEY, KEY_BYTES))
-        )
-        return data if magic == MAGIC and signed else b""
+        key = _read_trusted(self._folder / KEY, KEY_BYTES)
+        is_signed = hmac.compare_digest(signature, self._sign(data, key))
+        return data if magic == MAGIC and is_signed else b""
 
     def _sign(self, data: bytes, key: bytes) -> bytes:
         """Return the signature of the cache file's identity and `data`.
@@ -170,7 +162,8 @@ class LogCache:
         Cache files that were signed with another key are ignored.
         """
         with contextlib.suppress(OSError):
-            if len(key := _read_trusted(self._folder / KEY, KEY_BYTES)) == KEY_BYTES:
+            key = _read_trusted(self._folder / KEY, KEY_BYTES)
+            if len(key) == KEY_BYTES:
                 return key
         key = os.urandom(KEY_BYTES)
         self._write(self._folder / KEY, key)
@@ -207,7 +200,7 @@ class LogCache:
 
 
 def _read_trusted(path: Path, limit: int) -> bytes:
-    """Return the contents of a file that only this user can write.
+    """Return the contents of a file that only this user can write, and mark it as used.
 
     Empty if others can write the file or it is larger than `limit` bytes. Raises
     OSError if it cannot be read.
@@ -260,7 +253,8 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
         code.update(os.urandom(32))
     from importlib.metadata import PackageNotFoundError, version
 
-    for library in (*LIBRARIES, *(("google-re2",) if definitions else ())):
+    libraries = [*LIBRARIES, "google-re2"] if definitions else LIBRARIES
+    for library in libraries:
         with contextlib.suppress(PackageNotFoundError):
             code.update(f"{library} {version(library)}".encode())
     return code.hexdigest()

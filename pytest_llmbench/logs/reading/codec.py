@@ -68,15 +68,15 @@ class FileReading(NamedTuple):
 _NUMPY_TYPES = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
 # Flags come last, so every other column is aligned to its item size if the first column
 # is.
-_COLUMNS = dict(
-    sorted(
-        (
-            (column.name, np.dtype(_NUMPY_TYPES[str(column.type)]))
-            for column in fields(Steps)
-        ),
-        key=lambda column: -column[1].itemsize,
+_DECLARED_COLUMNS = {
+    column.name: np.dtype(_NUMPY_TYPES[str(column.type)]) for column in fields(Steps)
+}
+_COLUMNS = {
+    name: _DECLARED_COLUMNS[name]
+    for name in sorted(
+        _DECLARED_COLUMNS, key=lambda name: -_DECLARED_COLUMNS[name].itemsize
     )
-)
+}
 _FLAGS = [name for name, kind in _COLUMNS.items() if kind == np.bool_]
 _ALIGNED = 8  # bytes
 # A segment begins with a bit mask of the columns that are stored as one value because
@@ -100,7 +100,9 @@ def _compute_layout(
     offsets = {}
     end = _REPEATED.size
     for number, (name, kind) in enumerate(_COLUMNS.items()):
-        begin, end = end, end + kind.itemsize * (1 if repeated >> number & 1 else count)
+        is_repeated = repeated >> number & 1
+        stored_values = 1 if is_repeated else count
+        begin, end = end, end + kind.itemsize * stored_values
         offsets[name] = begin, end
     return offsets, _pad(end)
 
@@ -157,9 +159,9 @@ class _StepReader:
         is_whole = counted_end - counted_begin == count * _COLUMNS[_COUNTED].itemsize
         if count < 0 or self.offset > len(self._data) or not is_whole:
             raise ValueError(f"no {count} steps in {len(self._data)} bytes")
-        flags = self._data[
-            begin + offsets[_FLAGS[0]][0] : begin + offsets[_FLAGS[-1]][1]
-        ]
+        flags_begin, _ = offsets[_FLAGS[0]]
+        _, flags_end = offsets[_FLAGS[-1]]
+        flags = self._data[begin + flags_begin : begin + flags_end]
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
         steps = _PackedSteps.__new__(_PackedSteps)
@@ -170,7 +172,8 @@ class _StepReader:
 def _pack_steps(steps: Steps) -> bytes | memoryview:
     """Encode the steps of one segment; unpacked steps are returned as they were read."""
     # Only unpacked steps have a position; a modified copy has none.
-    if position := getattr(steps, "_position", None):
+    position = getattr(steps, "_position", None)
+    if position:
         data, begin, count, repeated = position
         _, size = _compute_layout(count, repeated)
         return memoryview(data)[begin : begin + size]
@@ -271,12 +274,9 @@ def _list_scalars(kind: Any) -> frozenset[type]:
     Empty if JSON cannot store each of its values.
     """
     members = get_args(kind) if isinstance(kind, UnionType) else (kind,)
-    kept = all(member in _SCALARS for member in members)
-    return (
-        frozenset(chain.from_iterable(_SCALARS[member] for member in members))
-        if kept
-        else frozenset()
-    )
+    if not all(member in _SCALARS for member in members):
+        return frozenset()
+    return frozenset(chain.from_iterable(_SCALARS[member] for member in members))
 
 
 def _is_leaf(kind: Any) -> bool:
@@ -305,30 +305,25 @@ def _to_json(
     components = _list_component_types(kind)
     if isinstance(kind, UnionType):
         types = [get_origin(component) or component for component in components]
-        type_indices = [
-            types.index(type(value))
-            for value in _check_column(values, len(values), types)
-        ]
-        members = [
+        _check_column(values, len(values), types)
+        type_indices = [types.index(type(value)) for value in values]
+        values_by_type = [
             [value for value in values if type(value) is member] for member in types
         ]
-        return [
-            type_indices,
-            *(
-                _to_json(component, member, steps)
-                for component, member in zip(components, members, strict=True)
-            ),
+        trees = [
+            _to_json(component, members, steps)
+            for component, members in zip(components, values_by_type, strict=True)
         ]
+        return [type_indices, *trees]
     if components[-1] is ...:  # tuple[item, ...]
-        return [
-            list(map(len, values)),
-            _to_json(components[0], list(chain.from_iterable(values)), steps),
-        ]
-    columns: Iterable[Sequence[Any]] = (
-        zip(*values, strict=True)
-        if _is_tuple(kind)
-        else (list(map(attrgetter(name), values)) for name in _list_fields(kind))
-    )
+        lengths = list(map(len, values))
+        items = list(chain.from_iterable(values))
+        return [lengths, _to_json(components[0], items, steps)]
+    columns: Iterable[Sequence[Any]]
+    if _is_tuple(kind):
+        columns = zip(*values, strict=True)
+    else:
+        columns = (list(map(attrgetter(name), values)) for name in _list_fields(kind))
     return [
         _to_json(component, column, steps)
         for component, column in zip(components, columns, strict=True)
@@ -346,7 +341,8 @@ def _encode_leaves(
         steps += values
         return list(map(len, values))
     if kind in _TEXTS:
-        return list(map(_TEXTS[kind][0], values))
+        encode, _ = _TEXTS[kind]
+        return list(map(encode, values))
     return _check_column(values, len(values), _list_scalars(kind))
 
 
@@ -395,14 +391,15 @@ def _decode_leaves(kind: Any, tree: Any, count: int, steps: _StepReader) -> list
     if kind is Steps:
         return list(map(steps.read_steps, _check_column(tree, count, {int})))
     if kind in _TEXTS:
-        return list(map(_TEXTS[kind][1], _check_column(tree, count, {str})))
+        _, decode = _TEXTS[kind]
+        return list(map(decode, _check_column(tree, count, {str})))
     return _check_column(tree, count, _list_scalars(kind))
 
 
 def _decode_union(
     components: Sequence[Any], tree: Any, count: int, steps: _StepReader
 ) -> list[Any]:
-    """Decode values of a union type.
+    """Decode `count` values of a union of `components`.
 
     The tree contains the index of each value's type, and a column for each type.
     """
@@ -427,7 +424,6 @@ def _check_column(values: Any, count: int, kinds: Collection[type] = ()) -> list
         or len(values) != count
         or not set(map(type, values)) <= set(kinds)
     ):
-        raise TypeError(
-            f"expected {count} values of {', '.join(kind.__name__ for kind in kinds) or 'no type'}"
-        )
+        names = ", ".join(kind.__name__ for kind in kinds) or "no type"
+        raise TypeError(f"expected {count} values of {names}")
     return cast("list[Any]", values)

@@ -20,13 +20,14 @@ def is_consistent(reading: FileReading) -> bool:
     if state is None:
         return False
     if not file.is_log:
-        return result is None or (
-            isinstance(result, Ending)
-            and all(line >= 0 for line in _list_ending_lines(result))
+        if result is None:
+            return True
+        return isinstance(result, Ending) and all(
+            line >= 0 for line in _list_ending_lines(result)
         )
-    if not isinstance(result, ParsedLog) or (
-        result.size_bytes != state.size and not is_compressed(file.path)
-    ):
+    if not isinstance(result, ParsedLog):
+        return False
+    if result.size_bytes != state.size and not is_compressed(file.path):
         return False
     return _can_be_result_of(result, result.size_bytes)
 
@@ -34,19 +35,15 @@ def is_consistent(reading: FileReading) -> bool:
 def _can_be_result_of(log: ParsedLog, size: int) -> bool:
     """True if a log of `size` bytes can have this result, and its `readings` too."""
     # A fingerprint begins with the size as a hexadecimal number.
+    fingerprint_size, _, _ = log.fingerprint.partition("-")
+    ends_before = (0, *(segment.last_line for segment in log.segments))
     return (
         0 <= log.lines <= size + 1
-        and log.fingerprint.partition("-")[0] in ("", f"{log.size_bytes:x}")
+        and fingerprint_size in ("", f"{log.size_bytes:x}")
         and bool(log.dialect) == bool(log.segments)
         and log.nccl_line <= log.nccl_last_line
         and all(0 <= line <= log.lines for line in _list_lines(log))
-        and all(
-            map(
-                _is_valid_segment,
-                log.segments,
-                (0, *(segment.last_line for segment in log.segments)),
-            )
-        )
+        and all(map(_is_valid_segment, log.segments, ends_before))
         and all(_can_be_result_of(reading, size) for reading in log.readings)
     )
 

@@ -63,9 +63,8 @@ def read_file(
     if read_size(file.path) > files.COMPARED_WHOLE:
         before = read_state(file.path, time.time_ns())
         result = parse(path, definitions, is_log=file.is_log)
-        state = (
-            before if before == read_state(file.path, time.time_ns(), before) else None
-        )
+        after = read_state(file.path, time.time_ns(), before)
+        state = before if before == after else None
     else:
         # Hashed while it is read: the state is that of the parsed bytes, even if the
         # file changes meanwhile.
@@ -122,18 +121,21 @@ def read_batches(
     answered: SimpleQueue[Answer] = SimpleQueue()
     for batch in batches:
         waiting.put(batch)
-    with _start_workers(
-        workers, pickle.dumps((definitions, with_state)), waiting, answered
-    ):
+    setup = pickle.dumps((definitions, with_state))
+    with _start_workers(workers, setup, waiting, answered):
         for _ in batches:
             batch, data = next_batch(waiting, answered)
-            yield _unpack_answer(batch, data) or [
-                read_file(file, definitions, with_state=with_state) for file in batch
-            ]
+            readings = _unpack_answer(batch, data)
+            if not readings:  # no worker has read the batch
+                readings = [
+                    read_file(file, definitions, with_state=with_state)
+                    for file in batch
+                ]
+            yield readings
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
-    """Return the next batch to process, with its reply or b"".
+    """Return the next batch to process, with its reply, or b"" for an unread batch.
 
     Prefers an answered batch, then an unread one. If there is neither, waits for a
     reply.
@@ -165,7 +167,7 @@ def _start_workers(
 ) -> Iterator[None]:
     """Start workers, each with a thread that feeds batches to it.
 
-    Stops all of them at exit.
+    `setup` is sent to each worker before its first batch. Stops all of them at exit.
     """
     processes: list[subprocess.Popen[bytes]] = []
     threads: list[Thread] = []
@@ -173,10 +175,11 @@ def _start_workers(
         for _ in range(count):
             # Fewer workers if the user's limit of processes or threads is reached.
             with suppress(OSError, RuntimeError):
-                processes.append(start_worker())
+                process = start_worker()
+                processes.append(process)
                 thread = Thread(
                     target=_feed,
-                    args=(processes[-1], setup, waiting, answered),
+                    args=(process, setup, waiting, answered),
                     daemon=True,
                 )
                 thread.start()
@@ -195,13 +198,11 @@ def _start_workers(
 
 def start_worker() -> subprocess.Popen[bytes]:
     """Start a process that runs `serve`."""
-    flags = [
-        "-I",
-        "-S",
-        *(["-B"] if sys.dont_write_bytecode else []),
-        "-X",
-        f"utf8={sys.flags.utf8_mode}",
-    ]
+    # isolated, and without site: `_START` sets `sys.path`
+    flags = ["-I", "-S"]
+    if sys.dont_write_bytecode:
+        flags.append("-B")
+    flags += ["-X", f"utf8={sys.flags.utf8_mode}"]
     # Each worker uses one processor: additional threads of numpy's libraries would only
     # wait.
     one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
@@ -227,10 +228,8 @@ def _feed(
     if requests is None or answers is None:
         raise ValueError("a worker without pipes")
     with suppress(OSError, Empty):
-        requests.write(
-            pickle.dumps([str(entry) for entry in sys.path if isinstance(entry, str)])
-            + setup
-        )
+        search_path = [str(entry) for entry in sys.path if isinstance(entry, str)]
+        requests.write(pickle.dumps(search_path) + setup)
         requests.flush()
         is_alive = answers.read(len(READY)) == READY
         while is_alive:
@@ -261,13 +260,9 @@ def serve() -> None:
         while True:
             batch = pickle.load(sys.stdin.buffer)  # noqa: S301
             with pause_garbage_collection():
-                pickle.dump(
-                    pack(
-                        [
-                            read_file(file, definitions, with_state=with_state)
-                            for file in batch
-                        ]
-                    ),
-                    answers,
-                )
+                readings = [
+                    read_file(file, definitions, with_state=with_state)
+                    for file in batch
+                ]
+                pickle.dump(pack(readings), answers)
             answers.flush()

@@ -72,28 +72,23 @@ class Reading:
         self._definitions = tuple(definitions)
         self._report = report
         attempts = [attempt for run in runs for attempt in run.attempts]
-        requested = {
-            _make_request(attempt.log, is_log=True): attempt.log for attempt in attempts
-        }
-        requested |= {
-            _make_request(attempt.err, is_log=False): attempt.err
-            for attempt in attempts
-            if attempt.err
-        }
+        requested: dict[FileToRead, Path] = {}
+        for attempt in attempts:
+            requested[_make_request(attempt.log, is_log=True)] = attempt.log
+        for attempt in attempts:
+            if attempt.err:
+                requested[_make_request(attempt.err, is_log=False)] = attempt.err
         self._results: dict[FileToRead, ReadResult] = {}
         for path, text in stores.read_from_archives(requested.values()):
             is_log = _make_request(path, is_log=True) in requested
-            self._results[_make_request(path, is_log=is_log)] = self._parse(
-                text, is_log=is_log
-            )
-        self._read_here(
-            [
-                file
-                for file in requested
-                if file not in self._results and os.path.isabs(file.path)
-            ],
-            cache,
-        )
+            file = _make_request(path, is_log=is_log)
+            self._results[file] = self._parse(text, is_log=is_log)
+        local_files = [
+            file
+            for file in requested
+            if file not in self._results and os.path.isabs(file.path)
+        ]
+        self._read_here(local_files, cache)
 
     def get_log(self, path: Path) -> ParsedLog:
         """Return a parsed log. Raises LogError if it cannot be read."""
@@ -112,28 +107,26 @@ class Reading:
         Raises LogError if the file cannot be read.
         """
         file = _make_request(path, is_log=is_log)
-        result = (
-            self._results[file]
-            if file in self._results
-            else self._parse(self._stores.stream(path), is_log=is_log)
-        )
+        if file in self._results:
+            result = self._results[file]
+        else:
+            result = self._parse(self._stores.stream(path), is_log=is_log)
         if isinstance(result, LogError):
             raise result
         return result
 
     def _parse(self, text: Stream | LogError, *, is_log: bool) -> ReadResult:
         """Parse the text of a file; an error is returned unchanged."""
-        return (
-            text
-            if isinstance(text, LogError)
-            else parse(text, self._definitions, is_log=is_log)
-        )
+        if isinstance(text, LogError):
+            return text
+        return parse(text, self._definitions, is_log=is_log)
 
     def _read_here(
         self, requested: Sequence[FileToRead], cache: LogCache | None
     ) -> None:
         """Read files on this machine, taking unchanged files from the cache."""
-        self._results |= cache.find_unchanged(requested) if cache else {}
+        if cache:
+            self._results |= cache.find_unchanged(requested)
         sizes = {
             file: read_size(file.path)
             for file in requested
@@ -160,12 +153,12 @@ class Reading:
             file: size for file, size in sizes.items() if file not in large_logs
         }
         with_state = cache is not None
-        new: list[FileReading] = []
+        new_readings: list[FileReading] = []
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
         def add_results(readings: Sequence[FileReading]) -> None:
             nonlocal done
-            new.extend(readings)
+            new_readings.extend(readings)
             size = sum(sizes[reading.file] for reading in readings)
             done = done._replace(
                 files=done.files + len(readings), size=done.size + size
@@ -188,9 +181,9 @@ class Reading:
                 add_results(readings)
         for file in sorted(large_logs):  # Several threads search each of these files.
             add_results([read_file(file, self._definitions, with_state=with_state)])
-        self._results |= {reading.file: reading.result for reading in new}
+        self._results |= {reading.file: reading.result for reading in new_readings}
         if cache:
-            cache.keep(new)
+            cache.keep(new_readings)
 
 
 def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
@@ -271,8 +264,10 @@ class ReadingProgress:
             self._began = now
             self._next = now + FIRST_SECONDS
         is_ended = done.files == done.total_files
+        # The end is printed only if progress was printed before.
+        is_due = self._is_shown if is_ended else now >= self._next
         terminal = self._terminal()
-        if terminal is None or not (self._is_shown if is_ended else now >= self._next):
+        if terminal is None or not is_due:
             return
         self._is_shown = True
         line = f"llmbench: {describe_progress(done, now - self._began)}"
@@ -290,33 +285,32 @@ def describe_progress(done: ReadCounts, seconds: float) -> str:
     """Format progress as `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
     if done.files == done.total_files:
         return f"read {done.files} logs, {format_size(done.size)}, in {_format_duration(seconds)}"
-    amount, total = (
-        (done.size, done.total_size) if done.size else (done.files, done.total_files)
-    )
-    remaining = (
-        f", about {_format_duration(seconds * (total - amount) / amount)} left"
-        if amount
-        else ""
-    )
+    if done.size:
+        amount, total = done.size, done.total_size
+    else:
+        amount, total = done.files, done.total_files
+    remaining = ""
+    if amount:
+        remaining_seconds = seconds * (total - amount) / amount
+        remaining = f", about {_format_duration(remaining_seconds)} left"
     return f"read {done.files} of {done.total_files} logs, {format_size(done.size)} of {format_size(done.total_size)}{remaining}"
 
 
 def format_size(count: float) -> str:
     """Format a number of bytes with a unit: `1.2 GB`."""
-    for unit in _UNITS[:-1]:
+    *smaller_units, largest_unit = _UNITS
+    for unit in smaller_units:
         count /= 1000
-        if count < 999.5:
+        if count < 999.5:  # otherwise `.3g` would print 1e+03
             return f"{count:.3g} {unit}"
-    return f"{count / 1000:.3g} {_UNITS[-1]}"
+    return f"{count / 1000:.3g} {largest_unit}"
 
 
 def _format_duration(seconds: float) -> str:
     """Format a duration as `40 s`, `12 min` or `2.5 h`."""
     minutes = round(seconds / 60)
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 100
-        else f"{minutes} min"
-        if minutes < 120
-        else f"{minutes / 60:.1f} h"
-    )
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes / 60:.1f} h"
