@@ -63,9 +63,8 @@ class Archive:
     """
 
     path: Path
-    open_blocks: Callable[
-        [], Iterable[bytes]
-    ]  # Called once for the list, and once for all requested texts.
+    # Called once for the list, and once for all requested texts.
+    open_blocks: Callable[[], Iterable[bytes]]
     listing: Listing
     # True if a file of this name is listed.
     is_wanted: Callable[[str], bool]
@@ -102,12 +101,12 @@ class Archive:
             self._list_possible_logs()
         top = self.listing.find_top()
         self._list_possible_logs()
-        if not (
+        has_findings = (
             self._numbers or self._launch_folders or self.ignored or self.unreadable
-        ):
-            self.ignored.append(
-                (self.path, "an archive without a file named like a log")
-            )
+        )
+        if not has_findings:
+            note = "an archive without a file named like a log"
+            self.ignored.append((self.path, note))
         # After finding the top, which empty folders must not affect.
         for folder in self._launch_folders:
             self.listing.add_folder(folder)
@@ -117,28 +116,22 @@ class Archive:
         """List the members up to the first damage; record damage and duplicates."""
         last: ArchiveMember | None = None
         counts: Counter[Path] = Counter()
+        problem = ""
         try:
             for member in reader.read_members():
+                # The member before is complete, since its end was reached.
                 self._list_member(last, counts)
                 last = member
                 self._keep_text(member, reader)
             self._list_member(last, counts)
             if reader.has_trailing_data:
-                self.unreadable.append(
-                    (
-                        self.path,
-                        "has data after its end, which are not read: pack the archive again",
-                    )
+                problem = (
+                    "has data after its end, which are not read: pack the archive again"
                 )
             elif last is None:
-                self.unreadable.append(
-                    (
-                        self.path,
-                        "contains no member: the archive is empty, or its data were replaced by zeros",
-                    )
-                )
+                problem = "contains no member: the archive is empty, or its data were replaced by zeros"
         except LogError as error:
-            problem = (
+            state = (
                 "the archive is truncated or still being written"
                 if stream.is_truncated
                 else "the archive is truncated or damaged"
@@ -147,24 +140,16 @@ class Archive:
             consequence = (
                 "the complete members before are read" if last else "nothing is read"
             )
-            self.unreadable.append(
-                (self.path, f"{problem}{position}: {error}; {consequence}")
-            )
+            problem = f"{state}{position}: {error}; {consequence}"
+        if problem:
+            self.unreadable.append((self.path, problem))
         if stream.is_truncated and not self.unreadable:
-            self.unreadable.append(
-                (
-                    self.path,
-                    f"the {stream.method} data are truncated: copy the archive again",
-                )
-            )
+            problem = f"the {stream.method} data are truncated: copy the archive again"
+            self.unreadable.append((self.path, problem))
         for path, count in counts.items():
             if count > 1:
-                self.ignored.append(
-                    (
-                        path,
-                        f"occurs {count} times in {self.path.name}: the last copy counts",
-                    )
-                )
+                note = f"occurs {count} times in {self.path.name}: the last copy counts"
+                self.ignored.append((path, note))
 
     def read_metadata(self, path: Path, limit: int) -> bytes:
         """Return the first `limit` bytes of a metadata file.
@@ -201,11 +186,11 @@ class Archive:
         reader = TarReader(Stream(self.open_blocks(), self.path))
         for member in reader.read_members():
             path = by_number.get(member.number)
-            if path is not None and _locate_member(self.path, member) != path:
-                raise LogError(
-                    f"{self.path}: changed while it was read (another member replaced {path.name})"
-                )
             if path is not None:
+                if _locate_member(self.path, member) != path:
+                    raise LogError(
+                        f"{self.path}: changed while it was read (another member replaced {path.name})"
+                    )
                 yield path, Stream(reader.read_data(), path)
             if member.number == last:
                 return
@@ -233,17 +218,18 @@ class Archive:
 
         `size` is the size of the file in bytes.
         """
-        last = max(0, size - SAMPLE)
-        samples = dict.fromkeys(sorted({0, last // 2, last}), b"")
+        last_begin = max(0, size - SAMPLE)
+        # offset of each sample in the file to its bytes
+        samples = dict.fromkeys(sorted({0, last_begin // 2, last_begin}), b"")
         self._samples_size += min(size, len(samples) * SAMPLE)
         if self._samples_size > ALL_SAMPLES:
             return
         offset = 0  # of the block in the file
         for block in reader.read_data():
             for begin, kept in samples.items():
-                samples[begin] += block[
-                    max(0, begin + len(kept) - offset) : max(0, begin + SAMPLE - offset)
-                ]
+                missing_begin = max(0, begin + len(kept) - offset)
+                missing_end = max(0, begin + SAMPLE - offset)
+                samples[begin] += block[missing_begin:missing_end]
             offset += len(block)
         self._samples[path] = tuple(samples.values())
 
@@ -278,8 +264,10 @@ class Archive:
             )
         elif not member.is_file:
             target = f" to {_shorten(member.target)}" if member.target else ""
+            reason = f"a {member.kind}{target} in an archive: not followed"
             replaces_file = path in self._numbers
-            reason = f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if replaces_file else ''}"
+            if replaces_file:
+                reason += ", though it replaces a file"
             self._skip_member(
                 path, member, reason, ignored=is_link and not replaces_file
             )
@@ -319,8 +307,10 @@ def _describe_folder_limit() -> str:
 
 def find_archive(path: Path) -> Path | None:
     """Return the nearest existing parent of a path if it is a file (an archive)."""
-    nearest = next((folder for folder in path.parents if os.path.exists(folder)), None)
-    return nearest if nearest is not None and os.path.isfile(nearest) else None
+    for folder in path.parents:
+        if os.path.exists(folder):
+            return folder if os.path.isfile(folder) else None
+    return None
 
 
 def read_unlisted(
@@ -344,12 +334,8 @@ def _locate_member(archive: Path, member: ArchiveMember) -> Path | None:
     components = [
         component for component in member.name.split("/") if component not in ("", ".")
     ]
-    if (
-        member.name.startswith("/")
-        or ".." in components
-        or "\0" in member.name
-        or not 0 < len(components) <= DEPTH
-    ):
+    points_outside = member.name.startswith("/") or ".." in components
+    if points_outside or "\0" in member.name or not 0 < len(components) <= DEPTH:
         return None
     if len(member.name) > LONGEST or max(map(len, components)) > LONGEST_PART:
         return None

@@ -85,20 +85,23 @@ class Stream:
         """Return an iterator over the text, chosen by the name and the first bytes."""
         blocks = iter(self._blocks)
         head = b""
-        while not is_head_sufficient(self.path.name, head) and (
-            block := next(blocks, b"")
-        ):
+        while not is_head_sufficient(self.path.name, head):
+            block = next(blocks, b"")
+            if not block:
+                break
             head += block
         self.method = find_compression(head)
         if self.method == "zip":
             raise LogError(
                 f"{self.path} is a zip archive, which is not supported: unpack it and give its folder"
             )
-        whole = chain([head] if head else [], blocks)
-        renderer = None if self.method else choose_renderer(self.path.name, head)
+        all_blocks = chain([head] if head else [], blocks)
+        if self.method:
+            return _join_blocks(self._decompress(all_blocks))
+        renderer = choose_renderer(self.path.name, head)
         if renderer:
-            return _join_blocks(self._render(renderer, whole))
-        return _join_blocks(self._decompress(whole)) if self.method else whole
+            return _join_blocks(self._render(renderer, all_blocks))
+        return all_blocks
 
     def _render(self, renderer: Renderer, blocks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the lines made from a file of metrics."""
@@ -119,14 +122,21 @@ class Stream:
         for piece in slice_blocks(blocks, SLICE):
             consumed += len(piece)
             unused = piece
-            while unused := unused if decoder else unused.lstrip(b"\0"):
-                decoder = decoder or _DECODERS[self.method]()
+            while unused:
+                if decoder is None:
+                    unused = unused.lstrip(b"\0")
+                    if not unused:
+                        break
+                    decoder = _DECODERS[self.method]()
                 for text in self._iterate_parts(decoder, unused, produced):
                     produced += len(text)
                     self._refuse_bomb(consumed, produced)
                     yield text
-                unused = decoder.unused_data if decoder.eof else b""
-                decoder = None if decoder.eof else decoder
+                unused = b""
+                if decoder.eof:
+                    unused = decoder.unused_data
+                    decoder = None
+        # A decoder that has not reached the end of its member remains.
         self.is_truncated = decoder is not None
 
     def _iterate_parts(
@@ -147,9 +157,8 @@ class Stream:
         """Decompress one part. Raises LogError, with `offset`, for damaged data."""
         try:
             # 0 is no limit: gzip returns all text of its SLICE at once.
-            return decoder.decompress(
-                data, 0 if self.method == "gzip" else LARGEST_PART
-            )
+            most_bytes = 0 if self.method == "gzip" else LARGEST_PART
+            return decoder.decompress(data, most_bytes)
         except _list_decoder_errors() as error:
             raise LogError(
                 f"the {self.method} data of {self.path} are damaged after {offset} bytes of text: {error}; "
@@ -165,9 +174,8 @@ class Stream:
 
         `consumed` are the compressed bytes so far, `produced` the bytes of text.
         """
-        if produced > LARGEST or (
-            produced > UNSUSPECTED and produced > RATIO * consumed
-        ):
+        is_bomb = produced > UNSUSPECTED and produced > RATIO * consumed
+        if is_bomb or produced > LARGEST:
             raise LogError(
                 f"{self.path}: {consumed} compressed bytes contain {produced} bytes of text or more: expected at most {RATIO} times "
                 f"as many, or {UNSUSPECTED}, and never more than {LARGEST}; no log compresses like that"
@@ -176,10 +184,10 @@ class Stream:
 
 def find_compression(head: bytes) -> str:
     """Return the compression of data with these first bytes, "" if uncompressed."""
-    return next(
-        (method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)),
-        "",
-    )
+    for method, magic in MAGIC.items():
+        if re.match(magic, head, re.DOTALL):
+            return method
+    return ""
 
 
 def _make_gzip() -> Decoder:
@@ -258,10 +266,9 @@ def is_compressed(path: str) -> bool:
     False if it cannot be opened.
     """
     name = os.path.basename(path)
+    head_size = FIRST_LINE if needs_first_line(name) else HEAD
     try:
         with open(path, "rb") as file:
-            return is_converted(
-                name, file.read(FIRST_LINE if needs_first_line(name) else HEAD)
-            )
+            return is_converted(name, file.read(head_size))
     except OSError:
         return False

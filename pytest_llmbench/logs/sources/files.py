@@ -230,7 +230,8 @@ def read_state(
 ) -> FileState | None:
     """Read the state of a file, with which it can be recognised as unchanged.
 
-    The state is None if the file cannot be read or its size differs from `like`. For a
+    `now_ns` is the current time. `like` is an earlier state: a file of another size is
+    not read. The state is None if the file cannot be read or its size differs. For a
     large file it is also None if the file was changed recently or in the future, or its
     file system has no reliable timestamps.
     """
@@ -242,12 +243,10 @@ def read_state(
             if not S_ISREG(status.st_mode) or (like is not None and like.size != size):
                 return None
             if size <= COMPARED_WHOLE:
-                return FileState(
-                    size, hashlib.sha256(os.pread(handle, size, 0)).hexdigest()
-                )
-            if now_ns - max(
-                status.st_mtime_ns, status.st_ctime_ns
-            ) < LATE_WRITES_NS or is_in_memory(status):
+                digest = hashlib.sha256(os.pread(handle, size, 0))
+                return FileState(size, digest.hexdigest())
+            last_change_ns = max(status.st_mtime_ns, status.st_ctime_ns)
+            if now_ns - last_change_ns < LATE_WRITES_NS or is_in_memory(status):
                 return None
             offsets = (0, size // 3, size * 2 // 3, size - SAMPLE_BYTES)
             digest = hashlib.sha256(

@@ -103,10 +103,7 @@ class Listing:
             for folder in path.parents
             if folder != self.root and self.root in folder.parents
         ]
-        if path in self._entries_of or any(
-            folder in self._entries and folder not in self._entries_of
-            for folder in parents
-        ):
+        if path in self._entries_of or any(map(self._is_file, parents)):
             return False
         for folder in reversed(parents):
             self._add_one_folder(folder)
@@ -115,16 +112,13 @@ class Listing:
 
     def add_folder(self, path: Path) -> None:
         """Add a folder and its parents, unless one of them is a file."""
-        chain = [
+        folders = [
             folder
             for folder in (*reversed(path.parents), path)
             if self.root in folder.parents
         ]
-        if not any(
-            folder in self._entries and folder not in self._entries_of
-            for folder in chain
-        ):
-            for folder in chain:
+        if not any(map(self._is_file, folders)):
+            for folder in folders:
                 self._add_one_folder(folder)
 
     def stat(self, path: Path) -> os.stat_result:
@@ -148,6 +142,10 @@ class Listing:
             return Path(entries[0].path)
         return self.root
 
+    def _is_file(self, path: Path) -> bool:
+        """True if a path is listed as a file."""
+        return path in self._entries and path not in self._entries_of
+
     def _add_one_folder(self, path: Path) -> None:
         """Add an empty folder, whose parent is listed, unless it is listed itself."""
         if path not in self._entries_of:
@@ -156,13 +154,11 @@ class Listing:
 
     def _put(self, path: Path, kind: int, modified: float) -> None:
         """Add or replace an entry, whose parent is listed; the entry keeps its number."""
-        number = (
-            self._entries[path].status.st_ino
-            if path in self._entries
-            else len(self._entries)
-        )
-        entry = self._entries[path] = ListedEntry(
-            path.name, str(path), make_status(kind, self.device, number, modified)
-        )
+        number = len(self._entries)
+        if path in self._entries:
+            number = self._entries[path].status.st_ino
+        status = make_status(kind, self.device, number, modified)
+        entry = ListedEntry(path.name, str(path), status)
+        self._entries[path] = entry
         if path != self.root:
             self._entries_of[path.parent][path.name] = entry

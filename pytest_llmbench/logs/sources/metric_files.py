@@ -178,8 +178,8 @@ class RowRenderer:
     """Renderer of a file that has one row per line."""
 
     def __init__(self) -> None:
-        self._incomplete = b""
-        self._too_long = False
+        self._incomplete = b""  # the beginning of a row that ends in a later block
+        self._too_long = False  # True if that row is dropped
 
     @property
     def unfinished(self) -> bool:
@@ -202,22 +202,19 @@ class RowRenderer:
 
     def _render_row(self, row: bytes) -> bytes:
         """Return a line for each known value of a row; an empty line if there are none."""
-        values = self._read_row(row) if row.strip() and len(row) <= LONGEST_ROW else {}
+        is_readable = row.strip() and len(row) <= LONGEST_ROW
+        values = self._read_row(row) if is_readable else {}
         step = _read_number(values.get(STEP))
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
             return b"\n"
         timestamp = _read_number(values.get(TIMESTAMP)) or math.nan
+        if not 0 < timestamp < LARGEST_STEP:
+            timestamp = math.nan
         numbers = {
             name: _read_number(values[name]) for name in METRIC_NAMES if name in values
         }
         lines = (
-            _render_scalar(
-                int(step),
-                "",
-                timestamp if 0 < timestamp < LARGEST_STEP else math.nan,
-                number,
-                name,
-            )
+            _render_scalar(int(step), "", timestamp, number, name)
             for name, number in numbers.items()
             if number is not None
         )
@@ -243,11 +240,9 @@ class TableRenderer(RowRenderer):
         if STEP in cells:
             self._names = cells
             return {}
-        return (
-            dict(zip(self._names, cells, strict=False))
-            if len(cells) == len(self._names)
-            else {}
-        )
+        if len(cells) != len(self._names):
+            return {}
+        return dict(zip(self._names, cells, strict=True))
 
 
 class ObjectRenderer(RowRenderer):
@@ -310,10 +305,10 @@ class EventRenderer:
     """Renderer of an event file. Only small frames are parsed."""
 
     def __init__(self) -> None:
-        self._incomplete = b""
-        self._skip = 0
-        self._offset = 0
-        self._total = ""
+        self._incomplete = b""  # the beginning of a frame that ends in a later block
+        self._skip = 0  # remaining bytes of a large frame
+        self._offset = 0  # of the next frame in the file
+        self._total = ""  # the total number of steps, once it is known
 
     @property
     def unfinished(self) -> bool:
@@ -325,11 +320,12 @@ class EventRenderer:
         skipped = min(self._skip, len(block))
         self._skip -= skipped
         self._offset += skipped
-        data, begin = self._incomplete + block[skipped:], 0
+        data = self._incomplete + block[skipped:]
+        data_offset = self._offset  # of `data` in the file
+        begin = 0  # of a frame in `data`
         lines: list[str] = []
-        first = self._offset
         while not self._skip and len(data) - begin >= HEADER:
-            self._offset = first + begin
+            self._offset = data_offset + begin
             size = self._read_size(data[begin : begin + HEADER])
             end = begin + HEADER + size + FOOTER
             if size > LARGEST_SCALAR:
@@ -343,7 +339,7 @@ class EventRenderer:
                 self._refuse_damage(record, checksum)
                 lines += self._render_event(record)
                 begin = end
-        self._offset = first + begin
+        self._offset = data_offset + begin
         self._incomplete = data[begin:]
         return "".join(lines).encode("utf-8", "replace")
 
@@ -352,6 +348,7 @@ class EventRenderer:
         return b""
 
     def _read_size(self, header: bytes) -> int:
+        """Return the size of a record. Raises ValueError for a damaged header."""
         self._refuse_damage(header[:8], header[8:])
         size = int.from_bytes(header[:8], "little")
         if size > LARGEST_RECORD:
@@ -359,37 +356,26 @@ class EventRenderer:
         return size
 
     def _refuse_damage(self, data: bytes, checksum: bytes) -> None:
+        """Raise ValueError if data do not have this checksum."""
         if compute_checksum(data) != int.from_bytes(checksum, "little"):
             raise ValueError(f"wrong checksum after byte {self._offset}")
 
     def _render_event(self, record: bytes) -> Iterator[str]:
         """Yield the lines of an event, none for an invalid one."""
         fields = list(read_fields(record))
-        step = next(
-            (
-                value
-                for number, value in fields
-                if number == EVENT_STEP and isinstance(value, int)
-            ),
-            0,
-        )
-        timestamp = next(
-            (_unpack("<d", value) for number, value in fields if number == EVENT_TIME),
-            math.nan,
-        )
+        steps = (value for number, value in fields if number == EVENT_STEP)
+        step = next((value for value in steps if isinstance(value, int)), 0)
+        times = (value for number, value in fields if number == EVENT_TIME)
+        timestamp = _unpack("<d", next(times, None))
         if step >= LARGEST_STEP:
             return
         for number, summary in fields:
-            values = (
-                read_fields(summary)
-                if number == EVENT_SUMMARY and isinstance(summary, bytes)
-                else ()
-            )
-            for value_number, value in values:
+            if number != EVENT_SUMMARY or not isinstance(summary, bytes):
+                continue
+            for value_number, value in read_fields(summary):
                 if value_number == SUMMARY_VALUE and isinstance(value, bytes):
-                    yield from self._render_value(
-                        dict(read_fields(value)), step, timestamp
-                    )
+                    value_fields = dict(read_fields(value))
+                    yield from self._render_value(value_fields, step, timestamp)
 
     def _render_value(
         self, fields: dict[int, int | bytes], step: int, timestamp: float
@@ -399,11 +385,10 @@ class EventRenderer:
         name = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else ""
         tensor = fields.get(VALUE_TENSOR)
         if name in METRIC_NAMES:
-            value = (
-                _unpack("<f", fields[VALUE_SIMPLE])
-                if VALUE_SIMPLE in fields
-                else _read_tensor(tensor)
-            )
+            if VALUE_SIMPLE in fields:
+                value = _unpack("<f", fields[VALUE_SIMPLE])
+            else:
+                value = _read_tensor(tensor)
             yield _render_scalar(step, self._total, timestamp, value, name)
         elif name.endswith(TEXT) and isinstance(tensor, bytes):
             yield from self._render_argument(name.removesuffix(TEXT), tensor)
@@ -415,11 +400,12 @@ class EventRenderer:
         """
         text = dict(read_fields(tensor)).get(TENSOR_STRINGS, b"")
         value = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
-        if not (
+        is_argument = (
             ARGUMENT.fullmatch(name)
             and value.isprintable()
             and 0 < len(value) <= LONGEST_ARGUMENT
-        ):
+        )
+        if not is_argument:
             return
         if name == TOTAL and value.isdecimal() and len(value) < 16:
             self._total = value
@@ -480,10 +466,11 @@ def _read_tensor(tensor: int | bytes | None) -> float:
 
 
 def _unpack(kind: str, value: int | bytes | None) -> float:
-    """Unpack a number of the format `kind`; NaN if `value` has another size."""
+    """Unpack a number of the `struct` format `kind`; NaN for other values."""
     if not isinstance(value, bytes) or len(value) != struct.calcsize(kind):
         return math.nan
-    number: float = struct.unpack(kind, value)[0]
+    number: float
+    (number,) = struct.unpack(kind, value)
     return number
 
 

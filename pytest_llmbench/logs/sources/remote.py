@@ -59,11 +59,8 @@ def check_url(flag: str, url: str) -> Path:
                 f"{flag}={url}: fsspec reads {protocol}:// with another package: {error}"
             ) from None
         except ValueError:
-            protocols = ", ".join(
-                name
-                for name in ("s3", "gs", "abfs", "hdfs", "ssh", "https")
-                if name != protocol
-            )
+            known_protocols = ("s3", "gs", "abfs", "hdfs", "ssh", "https")
+            protocols = ", ".join(name for name in known_protocols if name != protocol)
             raise SettingsError(
                 f"{flag}={url}: fsspec does not know the protocol {protocol!r}; use one of {protocols}"
             ) from None
@@ -91,27 +88,20 @@ class Remote:
             records = system.ls(remote_path, detail=True)
         items = {}
         for record in records:
-            name = str(record["name"]).rstrip("/").rpartition("/")[2]
+            record_path = str(record["name"])
+            name = record_path.rstrip("/").rpartition("/")[2]
             # Object stores list an empty folder as an object with the folder's name.
-            is_folder_marker = str(record["name"]).strip("/") == str(remote_path).strip(
-                "/"
-            )
-            if name and not is_folder_marker:
-                is_link = record.get("type") == "link" or (
-                    record.get("islink") and record.get("type") != "file"
-                )
-                refused = (
-                    "a link, which is not followed in a remote folder"
-                    if is_link
-                    else ""
-                )
-                refused = "not a file name" if "\0" in name else refused
-                items[name] = ListedEntry(
-                    name,
-                    str(path / name),
-                    self._read_status(path / name, record),
-                    refused,
-                )
+            is_folder_marker = record_path.strip("/") == remote_path.strip("/")
+            if not name or is_folder_marker:
+                continue
+            kind = record.get("type")
+            refused = ""
+            if kind == "link" or (record.get("islink") and kind != "file"):
+                refused = "a link, which is not followed in a remote folder"
+            if "\0" in name:
+                refused = "not a file name"
+            status = self._read_status(path / name, record)
+            items[name] = ListedEntry(name, str(path / name), status, refused)
         return list(items.values())
 
     def blocks(self, path: Path) -> Iterator[bytes]:
@@ -124,22 +114,22 @@ class Remote:
                 with system.open(remote_path, "rb") as file:
                     # None if the size is unknown or 0: then read to the end.
                     remaining = int(before.get("size") or 0) or None
-                    while block := file.read(
-                        BLOCK if remaining is None else min(BLOCK, remaining)
-                    ):
-                        remaining = (
-                            None if remaining is None else remaining - len(block)
-                        )
+                    limit = BLOCK if remaining is None else min(BLOCK, remaining)
+                    while block := file.read(limit):
                         yield block
-                        if remaining == 0:
-                            break
+                        if remaining is not None:
+                            remaining -= len(block)
+                            if remaining == 0:
+                                break
+                            limit = min(BLOCK, remaining)
                 system.invalidate_cache(remote_path)
                 after = system.info(remote_path)
         except OSError as error:
             raise LogError(
                 f"cannot read {to_url(path)}: {error.strerror or error}"
             ) from error
-        if remaining or _get_version(before) != _get_version(after):
+        is_shortened = bool(remaining)
+        if is_shortened or _get_version(before) != _get_version(after):
             raise LogError(
                 f"{to_url(path)}: changed while it was read: read it again when nothing writes to it"
             )
@@ -191,7 +181,8 @@ def _read_modified(record: Mapping[str, Any]) -> float:
         except ValueError:
             return 0.0
     if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        with_zone = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return with_zone.timestamp()
     return float(value) if isinstance(value, int | float) else 0.0
 
 

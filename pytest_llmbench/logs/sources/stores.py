@@ -156,23 +156,19 @@ class Stores:
         """Return the opened archive at or above a path, or None."""
         if not self._archives:
             return None
-        return next(
-            (
-                self._archives[folder]
-                for folder in (path, *path.parents)
-                if folder in self._archives
-            ),
-            None,
-        )
+        for folder in (path, *path.parents):
+            if folder in self._archives:
+                return self._archives[folder]
+        return None
 
     def is_archive(self, path: Path) -> bool:
         """True if a file has the name or the first bytes of an archive."""
         if self.find_archive(path) is not None or not S_ISREG(self.stat(path).st_mode):
             return False
+        if has_archive_name(path.name):
+            return True
         try:
-            return has_archive_name(path.name) or is_archive(
-                _read_head(self.stream(path), BLOCK)
-            )
+            return is_archive(_read_head(self.stream(path), BLOCK))
         except LogError:
             return False  # reading it as a log reports the reason
 
@@ -208,11 +204,9 @@ class Stores:
         and if the file cannot be read.
         """
         archive = self.find_archive(path)
-        return (
-            archive.read_metadata(path, limit)
-            if archive
-            else _read_head(self._read_blocks(path), limit)
-        )
+        if archive:
+            return archive.read_metadata(path, limit)
+        return _read_head(self._read_blocks(path), limit)
 
     def read_samples(self, path: Path) -> tuple[bytes, ...]:
         """Return the beginning, middle and end of a file, each of at most SAMPLE bytes.
@@ -221,9 +215,9 @@ class Stores:
         be read.
         """
         archive = self.find_archive(path)
-        return (
-            archive.read_samples(path) if archive else files.read_samples(path, SAMPLE)
-        )
+        if archive:
+            return archive.read_samples(path)
+        return files.read_samples(path, SAMPLE)
 
     def read_from_archives(
         self, paths: Iterable[Path]
@@ -235,7 +229,8 @@ class Stores:
         """
         requested_by_archive: dict[Path, list[Path]] = {}
         for path in paths:
-            if archive := self.find_archive(path):
+            archive = self.find_archive(path)
+            if archive:
                 requested_by_archive.setdefault(archive.path, []).append(path)
         for root, requested in requested_by_archive.items():
             remaining = dict.fromkeys(requested)
@@ -252,7 +247,8 @@ class Stores:
 
     def _find_source(self, path: Path) -> FileSource:
         """Return the source that can list a path."""
-        if archive := self.find_archive(path):
+        archive = self.find_archive(path)
+        if archive:
             return archive.listing
         if is_remote(path):
             return self._remote

@@ -37,6 +37,7 @@ KINDS = {
 # Members without data, whatever their headers state as size.
 DATALESS = frozenset({HARD_LINK, LINK, "device", FOLDER, "FIFO", "label"})
 
+# "30 mtime=1774532589.123456789\n", up to the value
 _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
 
 
@@ -50,9 +51,8 @@ class Header:
     size: int
     modified: float
     target: bytes  # of a link
-    is_map_continued: bool = (
-        False  # the map of a sparse file continues after the header
-    )
+    # the map of a sparse file continues after the header
+    is_map_continued: bool = False
 
     @property
     def kind(self) -> str:
@@ -75,7 +75,9 @@ def read_header(block: bytes) -> Header:
     name = _read_text(block[:100])
     size = _read_number(block[124:136])
     modified = _read_number(block[136:148])
-    if block[257:263] == b"ustar\0" and (prefix := _read_text(block[345:500])):
+    is_posix = block[257:263] == b"ustar\0"
+    prefix = _read_text(block[345:500]) if is_posix else b""
+    if prefix:
         name = prefix + b"/" + name
     if size < 0:
         raise LogError(f"a member of {size} bytes")
@@ -101,9 +103,10 @@ def is_header(block: bytes) -> bool:
         return False
     # The checksum counts its own field as blanks. Some old systems summed signed bytes.
     summed = block[:148] + b" " * 8 + block[156:BLOCK]
-    return checksum == sum(summed) or checksum == sum(
-        struct.unpack(f"{BLOCK}b", summed)
-    )
+    if checksum == sum(summed):
+        return True
+    signed_bytes: tuple[int, ...] = struct.unpack(f"{BLOCK}b", summed)
+    return checksum == sum(signed_bytes)
 
 
 def read_pax(data: bytes) -> dict[str, bytes]:
@@ -113,15 +116,14 @@ def read_pax(data: bytes) -> dict[str, bytes]:
     offset = 0
     while offset < len(data) and data[offset : offset + 1] != b"\0":
         record = _RECORD.match(data, offset)
-        end = offset + int(record[1]) if record else 0
-        if (
-            record is None
-            or end <= record.end()
-            or end > len(data)
-            or data[end - 1 : end] != b"\n"
-        ):
+        if record is None:
             raise LogError("an invalid pax header")
-        values[record[2].decode("utf-8", "replace")] = data[record.end() : end - 1]
+        length, key = record.groups()
+        end = offset + int(length)
+        is_complete = record.end() < end <= len(data) and data[end - 1 : end] == b"\n"
+        if not is_complete:
+            raise LogError("an invalid pax header")
+        values[key.decode("utf-8", "replace")] = data[record.end() : end - 1]
         offset = end
     return values
 
@@ -130,17 +132,23 @@ def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
     """Override the fields of a header with the pax headers before it."""
     if not values:
         return header
+    flag, size, modified = header.flag, header.size, header.modified
     is_sparse = any(key.startswith("GNU.sparse.") for key in values)
+    if is_sparse and header.kind == FILE:
+        flag = b"S"
+    if values.get("size"):
+        size = int(_read_decimal(values["size"]))
+    if values.get("mtime"):
+        modified = _read_decimal(values["mtime"])
     name = values.get("GNU.sparse.name") or values.get("path") or header.name
+    target = values.get("linkpath") or header.target
     return replace(
         header,
         name=name.rstrip(b"\0"),
-        flag=b"S" if is_sparse and header.kind == FILE else header.flag,
-        size=int(_read_decimal(values["size"])) if values.get("size") else header.size,
-        modified=_read_decimal(values["mtime"])
-        if values.get("mtime")
-        else header.modified,
-        target=values.get("linkpath") or header.target,
+        flag=flag,
+        size=size,
+        modified=modified,
+        target=target,
     )
 
 
@@ -150,10 +158,15 @@ def _read_text(field: bytes) -> bytes:
 
 
 def _read_number(field: bytes) -> int:
-    """Parse a number: octal digits, or binary if the first bit is set."""
-    if field[0] in (0x80, 0xFF):
+    """Parse a number: octal digits, or binary after the byte 0x80 (negative: 0xFF).
+
+    Raises LogError for other bytes.
+    """
+    first_byte = field[0]
+    if first_byte in (0x80, 0xFF):
+        is_negative = first_byte == 0xFF  # in two's complement
         return int.from_bytes(field[1:], "big") - (
-            256 ** (len(field) - 1) if field[0] == 0xFF else 0
+            256 ** (len(field) - 1) if is_negative else 0
         )
     digits = field.partition(b"\0")[0].strip() or b"0"
     if not re.fullmatch(rb"[0-7]+", digits):
@@ -263,9 +276,8 @@ class TarReader:
             header = read_header(block)
             values = self._read_values(header)
             if values is None:
-                return self._begin_member(
-                    apply_pax(header, {**self._global_values, **pax})
-                )
+                all_values = {**self._global_values, **pax}
+                return self._begin_member(apply_pax(header, all_values))
             if header.flag == _GLOBAL:
                 self._global_values |= values
                 if sum(map(len, self._global_values.values())) > LARGEST_HEADER:
@@ -285,12 +297,10 @@ class TarReader:
                 f"a name or pax header of {header.size} bytes: expected at most {LARGEST_HEADER}"
             )
         data = self._read_exactly(header.size + -header.size % BLOCK)[: header.size]
-        if header.flag in (_LONG_NAME, _LONG_TARGET):
-            return {
-                "path" if header.flag == _LONG_NAME else "linkpath": data.partition(
-                    b"\0"
-                )[0]
-            }
+        if header.flag == _LONG_NAME:
+            return {"path": _read_text(data)}
+        if header.flag == _LONG_TARGET:
+            return {"linkpath": _read_text(data)}
         return read_pax(data)
 
     def _begin_member(self, header: Header) -> Header:
@@ -298,7 +308,8 @@ class TarReader:
         # The map of a sparse file's holes is not needed.
         is_map_continued = header.is_map_continued
         while is_map_continued:
-            is_map_continued = self._read_exactly(BLOCK)[504:505] not in (b"\0", b"0")
+            map_block = self._read_exactly(BLOCK)
+            is_map_continued = map_block[504:505] not in (b"\0", b"0")
         self._remaining = 0 if header.kind in DATALESS else header.size
         self._padding = -self._remaining % BLOCK
         return header
@@ -314,8 +325,9 @@ class TarReader:
         """Return the next `size` bytes. Raises LogError if there are fewer."""
         pieces = []
         while size:
-            pieces.append(self._read_some(size))
-            size -= len(pieces[-1])
+            piece = self._read_some(size)
+            pieces.append(piece)
+            size -= len(piece)
         return b"".join(pieces)
 
     def _read_some(self, limit: int) -> bytes:
