@@ -108,11 +108,8 @@ DIALECTS = {
     ),
     "megatron": Dialect(
         first_step=1,
-        markers=(
-            b"iteration  ",
-            b"iteration (",
-            b"Step Time : ",
-        ),  # two blanks: the steps of NeMo 2 contain the word with one
+        # two blanks: the steps of NeMo 2 contain the word with one
+        markers=(b"iteration  ", b"iteration (", b"Step Time : "),
         starts=(
             # Megatron prints more dashes
             b"-------------------- arguments --------------------",

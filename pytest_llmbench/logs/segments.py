@@ -243,7 +243,7 @@ def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentD
 
 
 def _keep_slower(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
-    """Put `other` in the place of an overlapping attempt in `kept` if `other` is slower.
+    """Replace an overlapping attempt in `kept` by `other` if `other` is slower.
 
     Returns the dropped attempt: `other`, or the replaced attempt.
     """
@@ -505,8 +505,8 @@ def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Fl
 
 
 def _collect_since(rows: Sequence[StepRecord]) -> Floats:
-    """Return the time stamp in each record's `since` (step, time stamp), NaN if None."""
-    since = list(map(GET_FIELD["since"], rows))
+    """Return the time stamp of each record's `since`, NaN if not set."""
+    since = list(map(GET_FIELD["since"], rows))  # (step, time stamp), or None
     if not any(since):
         return np.full(len(rows), NAN)
     return np.array([NAN if value is None else value[1] for value in since])

@@ -32,6 +32,8 @@ def load_definitions() -> dict[str, RegexDialect]:
 
 
 def _load(name: str) -> RegexDialect:
-    values = tomllib.loads((pkgutil.get_data(__name__, f"{name}.toml") or b"").decode())
+    """Read the dialect of a file in this folder."""
+    data = pkgutil.get_data(__name__, f"{name}.toml") or b""
+    values = tomllib.loads(data.decode())
     times_of = TimesOf(values.pop("averages", TimesOf.SINGLE))
     return RegexDialect(name, averages=times_of, shipped=True, **values)

@@ -633,7 +633,10 @@ def _compute_seconds(samples: float, rate: float) -> float:
 
 
 def _choose_loss(losses: Sequence[float]) -> float | None:
-    """Return the last loss of a block: None without losses, NaN if one is not finite."""
+    """Return the last loss of a block, NaN if a loss is not finite.
+
+    Returns None without losses.
+    """
     if not losses:
         return None
     return losses[-1] if all(map(math.isfinite, losses)) else NAN
