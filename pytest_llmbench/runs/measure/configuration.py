@@ -69,11 +69,13 @@ WORK = {
 """The units of the observed work of a step, for messages."""
 POWER_LIMIT = "power_limit"  # key in the environment of a run
 SAME_POWER = 0.01  # relative tolerance: drivers round power limits
-NUMBER = re.compile(r"\d+(?:\.\d+)?")
+NUMBER = re.compile(r"\d+(?:\.\d+)?")  # matches 700.00 in "700.00 W"
 
 NEGATION = "not "  # prefix of a precision that the run does not have
 
+# matches "_8b_" in "llama3_8b_fp8", "-70B" at the end of "Llama-3-70B"
 SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
+# matches "pretrain_llama3_8b_bf16", "pretraining_qwen3_30b_a3b_perf_fp8": model and dtype
 EXPERIMENT = re.compile(
     r"pretrain(?:ing)?_(?P<model>.+?_\d+(?:\.\d+)?[bmt](?:_a\d+b)?)(?:_[^_]+)??_"
     r"(?P<dtype>(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2})(?:[^a-z0-9]|$)",
@@ -83,7 +85,10 @@ FAMILY = re.compile(
     r"(llama|gemma|mistral|mixtral|gpt|qwen|deepseek|nemotron|grok|kimi)[-_]?v?(\d+(?:\.\d+)?)?(?![a-z0-9])",
     re.IGNORECASE,
 )
-"""Names of well-known model families; other names are not compared."""
+"""Matches well-known model families: `qwen2.5` is qwen and 2.5, `llama-3` llama and 3.
+
+Other names are not compared.
+"""
 
 
 class ModelName(NamedTuple):
@@ -102,16 +107,13 @@ def find_problems(
     """
     configuration, steps = baseline.configuration, timing.steps
     yield from _check_claims(run, baseline)
-    batches = steps.global_batch_size
-    differs = batches != configuration.global_batch_size
-    if (
-        configuration.global_batch_size > 0
-        and differs.any()
-        and (differs := differs & np.isfinite(batches)).any()
-    ):
+    expected_batch = configuration.global_batch_size
+    batches = steps.global_batch_size  # NaN where the log prints none
+    differs = np.isfinite(batches) & (batches != expected_batch)
+    if expected_batch > 0 and differs.any():
         smallest = batches[differs].min()
         row = int(np.argmax(batches == smallest))
-        text = f"global batch size {smallest:g} in the log, {configuration.global_batch_size} in the baseline"
+        text = f"global batch size {smallest:g} in the log, {expected_batch} in the baseline"
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
     yield from _find_stated_problems(choice, timing, baseline)
     yield from _check_rates(timing, baseline)
@@ -121,7 +123,10 @@ def find_problems(
 def _find_stated_problems(
     choice: Choice, timing: Timing, baseline: Baseline
 ) -> Iterator[Problem]:
-    """Yield the statements of the judged segment that contradict the baseline."""
+    """Yield the statements of the judged segment that contradict the baseline.
+
+    Each `_check_` function yields messages with their log lines.
+    """
     for text, line in (
         *_check_gpus(choice.segment, baseline),
         *_check_gpu_type(choice.segment, baseline),
@@ -149,11 +154,8 @@ def list_notes(
     for name, work in observed_work.items():
         recorded = baseline.observed.get(name, math.inf)
         if work > recorded * (1 + LESS_THAN_RECORDED):
-            yield Note(
-                NoteCode.MORE_WORK,
-                _compare_work(name, work, recorded),
-                int(timing.window.line[0]),
-            )
+            text = _compare_work(name, work, recorded)
+            yield Note(NoteCode.MORE_WORK, text, int(timing.window.line[0]))
 
 
 def observe(timing: Timing) -> Iterator[tuple[Observed, float]]:
@@ -169,21 +171,22 @@ def compare_power(run: Run, choice: Choice, baseline: Baseline) -> Iterator[Note
         **dict(choice.attempt.log.environment),
         **dict(run.found.environment),
     }
-    before, now = recorded.get(POWER_LIMIT, ""), environment.get(POWER_LIMIT, "")
-    if before and now and not _are_same_power(before, now):
-        yield Note(
-            NoteCode.SETTING_CHANGED,
-            f"power limit {now}, in the recorded runs {before}",
-        )
+    recorded_limit = recorded.get(POWER_LIMIT, "")
+    limit = environment.get(POWER_LIMIT, "")
+    if recorded_limit and limit and not _are_same_power(recorded_limit, limit):
+        text = f"power limit {limit}, in the recorded runs {recorded_limit}"
+        yield Note(NoteCode.SETTING_CHANGED, text)
 
 
-def _are_same_power(text: str, other: str) -> bool:
-    """True if both texts contain the same number: `700.00 W` and `700 W`."""
-    numbers = [NUMBER.search(value) for value in (text, other)]
-    if not all(numbers):
-        return text == other
-    first, second = (float(match[0]) for match in numbers if match)
-    return math.isclose(first, second, rel_tol=SAME_POWER)
+def _are_same_power(limit: str, other_limit: str) -> bool:
+    """True if both limits contain the same number: `700.00 W` and `700 W`.
+
+    Limits without a number must be the same text.
+    """
+    number, other_number = NUMBER.search(limit), NUMBER.search(other_limit)
+    if number is None or other_number is None:
+        return limit == other_limit
+    return math.isclose(float(number[0]), float(other_number[0]), rel_tol=SAME_POWER)
 
 
 def find_profiler(choice: Choice) -> Statement | None:
@@ -202,15 +205,16 @@ def find_profiler(choice: Choice) -> Statement | None:
 
 
 def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield a problem if the last stated GPU count differs from the baseline's."""
     stated = [
         statement for statement in segment.stated if statement.field == StatedField.GPUS
-    ][-1:]
-    for statement in stated:
-        if baseline.key.gpus and int(statement.value) != baseline.key.gpus:
-            yield (
-                f"the log states {statement.value} GPUs, the baseline has {baseline.key.gpus}",
-                statement.line,
-            )
+    ]
+    if not stated or not baseline.key.gpus:
+        return
+    last = stated[-1]
+    if int(last.value) != baseline.key.gpus:
+        text = f"the log states {last.value} GPUs, the baseline has {baseline.key.gpus}"
+        yield text, last.line
 
 
 def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
@@ -267,16 +271,11 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     )
     for field, size in sizes:
         stated = [statement for statement in segment.stated if statement.field == field]
+        values = {statement.value for statement in stated}
         # One match is enough: components of a model may have their own layers.
-        if (
-            size
-            and stated
-            and str(size) not in {statement.value for statement in stated}
-        ):
-            yield (
-                f"{field} {stated[-1].value} in the log, {size} in the baseline",
-                stated[-1].line,
-            )
+        if size and stated and str(size) not in values:
+            last = stated[-1]
+            yield f"{field} {last.value} in the log, {size} in the baseline", last.line
 
 
 def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
@@ -291,25 +290,20 @@ def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str
         for statement in segment.stated
         if statement.field == StatedField.QUANTIZATION
     ]
-    if stated and not any(
-        _matches_precision(statement.value, expected) for statement in stated
-    ):
-        value = stated[-1].value
-        finding = (
-            f"is {value}"
-            if value.startswith(NEGATION)
-            else f"computes in {_name_precision(value)}"
-        )
+    matches = [_matches_precision(statement.value, expected) for statement in stated]
+    if stated and not any(matches):
+        last = stated[-1]
+        predicate = f"computes in {_name_precision(last.value)}"
+        if last.value.startswith(NEGATION):
+            predicate = f"is {last.value}"
         yield (
-            f"according to its log the run {finding}, but the baseline is for {baseline.key.dtype}",
-            stated[-1].line,
+            f"according to its log the run {predicate}, but the baseline is for {baseline.key.dtype}",
+            last.line,
         )
-    experiments = [
-        (_get_precision_family(match["dtype"]), statement)
-        for statement, match in _find_experiments(segment)
-    ]
-    if experiments and expected not in {family for family, _ in experiments}:
-        statement = experiments[-1][1]
+    experiments = list(_find_experiments(segment))
+    families = {_get_precision_family(match["dtype"]) for _, match in experiments}
+    if experiments and expected not in families:
+        statement, _ = experiments[-1]
         yield (
             f"the log names the run {statement.value}, but the baseline is for {baseline.key.dtype}",
             statement.line,
@@ -317,27 +311,23 @@ def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str
 
 
 def _matches_precision(value: str, expected: str) -> bool:
-    return (
-        value.removeprefix(NEGATION) != expected
-        if value.startswith(NEGATION)
-        else value == expected
-    )
+    """True if a stated precision, such as `fp8` or `not fp8`, fits the expected one."""
+    if value.startswith(NEGATION):
+        return value.removeprefix(NEGATION) != expected
+    return value == expected
 
 
 def _name_precision(value: str) -> str:
+    """Return the name of a precision family for messages."""
     return "16 or 32 bits" if value == "none" else value
 
 
 def _get_precision_family(dtype: str) -> str:
     """Return the family of a dtype: fp8, fp4, int8, int4, or "none" for others."""
-    return next(
-        (
-            family
-            for family in ("fp8", "fp4", "int8", "int4")
-            if family in dtype.casefold()
-        ),
-        "none",
-    )
+    for family in ("fp8", "fp4", "int8", "int4"):
+        if family in dtype.casefold():
+            return family
+    return "none"
 
 
 def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
@@ -350,27 +340,30 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     # names without a well-known family and a size are not compared
     if not expected.families or not expected.size:
         return
-    paths = [
-        (_parse_name(statement.value.rstrip("/").rpartition("/")[2]), statement)
-        for statement in segment.stated
-        if statement.field == StatedField.MODEL
-    ]
-    stated = [pair for pair in paths if pair[0].size and pair[0].families][-1:]
-    experiments = [
-        (_parse_name(match["model"]), statement)
-        for statement, match in _find_experiments(segment)
-    ]
-    named_experiments = [pair for pair in experiments if pair[0].families]
-    for pairs in (stated, named_experiments):
-        if pairs and not any(_is_same_model(name, expected) for name, _ in pairs):
-            text, line = pairs[-1][1].value, pairs[-1][1].line
+    paths: list[tuple[ModelName, Statement]] = []
+    for statement in segment.stated:
+        if statement.field == StatedField.MODEL:
+            folder_name = statement.value.rstrip("/").rpartition("/")[2]
+            name = _parse_name(folder_name)
+            if name.size and name.families:
+                paths.append((name, statement))
+    experiments: list[tuple[ModelName, Statement]] = []
+    for statement, match in _find_experiments(segment):
+        name = _parse_name(match["model"])
+        if name.families:
+            experiments.append((name, statement))
+    for statements in (paths[-1:], experiments):
+        matches = [_is_same_model(name, expected) for name, _ in statements]
+        if statements and not any(matches):
+            _, last = statements[-1]
             yield (
-                f"the log names the model {text}, the baseline is for {baseline.key.recipe} {baseline.key.size}",
-                line,
+                f"the log names the model {last.value}, the baseline is for {baseline.key.recipe} {baseline.key.size}",
+                last.line,
             )
 
 
 def _find_experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
+    """Yield the statements that match EXPERIMENT, with their matches."""
     matches = (
         (statement, _match_experiment(statement.value))
         for statement in segment.stated
@@ -386,6 +379,7 @@ def _match_experiment(text: str) -> re.Match[str] | None:
 
 @lru_cache(1024)
 def _parse_name(text: str) -> ModelName:
+    """Parse a name: `Qwen2.5-7B` is the family ("qwen", "25") of size "7b"."""
     size = SIZE.search(text)
     families = frozenset(
         (word.casefold(), version.replace(".", ""))
@@ -395,6 +389,10 @@ def _parse_name(text: str) -> ModelName:
 
 
 def _is_same_model(name: ModelName, other: ModelName) -> bool:
+    """True if two names have the same size and a family in common.
+
+    A version may be shorter: llama 3 matches llama 3.1, and any version if missing.
+    """
     return name.size == other.size and any(
         word == other_word
         and (version.startswith(other_version) or other_version.startswith(version))
@@ -408,13 +406,10 @@ def _check_samples(
 ) -> Iterator[tuple[str, int]]:
     """Yield a problem if the consumed samples per step differ from the batch size."""
     batch_size = baseline.configuration.global_batch_size
-    samples = _count_samples(steps, timing)
-    if batch_size and len(samples) and compute_median(samples) != batch_size:
-        line = int(timing.window.line[0])
-        yield (
-            f"consumed samples grow by {compute_median(samples):g} a step, the baseline's batch has {batch_size}",
-            line,
-        )
+    growth = _count_samples(steps, timing)
+    if batch_size and len(growth) and compute_median(growth) != batch_size:
+        text = f"consumed samples grow by {compute_median(growth):g} a step, the baseline's batch has {batch_size}"
+        yield text, int(timing.window.line[0])
 
 
 def _count_samples(steps: Steps, timing: Timing) -> Floats:
@@ -422,14 +417,13 @@ def _count_samples(steps: Steps, timing: Timing) -> Floats:
 
     Empty if fewer than two counts are printed.
     """
-    finite = np.flatnonzero(np.isfinite(steps.consumed_samples))
-    if len(finite) < 2 or not len(timing.window):
+    rows = np.flatnonzero(np.isfinite(steps.consumed_samples))
+    if len(rows) < 2 or not len(timing.window):
         return steps.consumed_samples[:0]
-    index, samples = steps.index[finite], steps.consumed_samples[finite]
-    inside = (index[1:] >= get_first_steps(timing.window)[0]) & (
-        index[1:] <= timing.window.index[-1]
-    )
-    growth: Floats = (np.diff(samples) / np.diff(index))[inside]
+    index, samples = steps.index[rows], steps.consumed_samples[rows]
+    first, last = get_first_steps(timing.window)[0], timing.window.index[-1]
+    in_window = (index[1:] >= first) & (index[1:] <= last)
+    growth: Floats = (np.diff(samples) / np.diff(index))[in_window]
     return growth
 
 
@@ -439,15 +433,12 @@ def _check_target_tokens(
     """Yield a problem if the number of target tokens does not fit the batch."""
     window, share = timing.window, _compute_target_share(timing.window, baseline)
     if not (share > MOST_TARGET_SHARE or share < LEAST_TARGET_SHARE):
-        return
+        return  # also if `share` is NaN
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
     # A smaller number is due to padding if it changes from step to step and
     # tokens/s x step time matches the batch.
-    if (
-        share < LEAST_TARGET_SHARE
-        and len(set(tokens.tolist())) > 1
-        and _has_same_shapes(window, baseline)
-    ):
+    changes = len(set(tokens.tolist())) > 1
+    if share < LEAST_TARGET_SHARE and changes and _has_same_shapes(window, baseline):
         return
     batch_tokens = _count_tokens(baseline)
     text = f"total_weights is {tokens.max():g} tokens a step, the baseline has {batch_tokens}: a different batch or sequence length"
@@ -461,23 +452,25 @@ def _compute_target_share(window: Steps, baseline: Baseline) -> float:
     """
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
     batch_tokens = _count_tokens(baseline)
-    return (
-        float(tokens.max()) / batch_tokens
-        if len(tokens) and batch_tokens
-        else float("nan")
-    )
+    if not len(tokens) or not batch_tokens:
+        return float("nan")
+    return float(tokens.max()) / batch_tokens
 
 
 def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
+    """True if tokens/s x step time matches the tokens of the baseline's batch.
+
+    Then the tensors of a step have the baseline's shapes.
+    """
     tokens = window.tokens_per_second_per_gpu * window.seconds * baseline.key.gpus
-    finite = tokens[np.isfinite(tokens)]
-    return (
-        len(finite) > 0
-        and abs(compute_median(finite) / _count_tokens(baseline) - 1) <= SHAPES_BAND
-    )
+    printed = tokens[np.isfinite(tokens)]
+    if not len(printed):
+        return False
+    return abs(compute_median(printed) / _count_tokens(baseline) - 1) <= SHAPES_BAND
 
 
 def _count_tokens(baseline: Baseline) -> int:
+    """Return the number of tokens in the baseline's global batch."""
     return (
         baseline.configuration.architecture.sequence_length
         * baseline.configuration.global_batch_size
@@ -511,12 +504,12 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     # a time computed from tokens/s always agrees with them
     printed = counted & ~timing.filled
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
-    expected = metric_definitions.compute_tflops_per_gpu(configuration, 1.0) * (
-        baseline.logged_tflops_factor or 1.0
-    )
+    tflop_per_step = metric_definitions.compute_tflops_per_gpu(configuration, 1.0)
+    expected = tflop_per_step * (baseline.logged_tflops_factor or 1.0)
     has_known_factor = baseline.logged_tflops_factor or configuration.logged_tflop
     band = KNOWN_FACTOR_BAND if has_known_factor else UNKNOWN_FACTOR_BAND
     ratio = _compute_finite_median(work) / expected
+    # The rounding is computed only if it can decide: it is slow.
     if abs(ratio - 1) > band and abs(ratio - 1) > band + _compute_rounding(
         steps, steps.tflops_per_gpu, counted
     ):
@@ -525,20 +518,14 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
             "a different batch size, sequence length or number of layers"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
-    tokens = (
-        _compute_finite_median(
-            steps.tokens_per_second_per_gpu[printed] * steps.seconds[printed]
-        )
-        * configuration.key.gpus
+    tokens_per_gpu = _compute_finite_median(
+        steps.tokens_per_second_per_gpu[printed] * steps.seconds[printed]
     )
-    batch_tokens = (
-        configuration.architecture.sequence_length * configuration.global_batch_size
-    )
-    difference = (
-        abs(tokens / batch_tokens - 1)
-        if batch_tokens and configuration.key.gpus
-        else 0.0
-    )
+    tokens = tokens_per_gpu * configuration.key.gpus
+    batch_tokens = _count_tokens(baseline)
+    difference = 0.0
+    if batch_tokens and configuration.key.gpus:
+        difference = abs(tokens / batch_tokens - 1)
     if difference > TOKENS_BAND and difference > TOKENS_BAND + _compute_rounding(
         steps, steps.tokens_per_second_per_gpu, printed
     ):
@@ -564,12 +551,13 @@ def _find_less_work(
         share = median / recorded[name] if recorded.get(name) else 1.0
         line = int(timing.window.line[0])
         rounding = _compute_rounding_of(name, timing)
-        if share < 1 - max(allowed, DEVIATIONS * _estimate_error(work), 2 * rounding):
-            yield Problem(
-                Reason.LESS_WORK, _compare_work(name, median, recorded[name]), line
-            )
-        elif not rewarded and (text := _describe_drop(work, WORK[name])):
+        noise = DEVIATIONS * _estimate_error(work)
+        drop = "" if rewarded else _describe_drop(work, WORK[name])
+        if share < 1 - max(allowed, noise, 2 * rounding):
+            text = _compare_work(name, median, recorded[name])
             yield Problem(Reason.LESS_WORK, text, line)
+        elif drop:
+            yield Problem(Reason.LESS_WORK, drop, line)
 
 
 def _compute_rounding_of(name: Observed, timing: Timing) -> float:
@@ -577,28 +565,27 @@ def _compute_rounding_of(name: Observed, timing: Timing) -> float:
 
     0 for counted work.
     """
+    steps, counted = timing.steps, timing.counted
     if name is Observed.TOKENS_BY_RATE:
-        return _compute_rounding(
-            timing.steps, timing.steps.tokens_per_second_per_gpu, timing.counted
-        )
+        return _compute_rounding(steps, steps.tokens_per_second_per_gpu, counted)
     if name is Observed.SAMPLES_BY_RATE:
-        return _compute_rounding(
-            timing.steps, timing.steps.samples_per_second, timing.counted
-        )
+        return _compute_rounding(steps, steps.samples_per_second, counted)
     return 0.0
 
 
 def _list_work(timing: Timing) -> Mapping[Observed, Floats]:
     """Return the work of each step of the window, for each quantity that the log
-    prints."""
+    prints.
+
+    Of several sources of a quantity, the first with a printed value is used.
+    """
     window = timing.window
     if not len(window):
         return {}
-    by_rate = (
-        timing.steps.tokens_per_second_per_gpu[timing.counted]
-        * timing.steps.seconds[timing.counted]
-    )
-    columns = {
+    # A time computed from tokens/s always agrees with them, so only printed times count.
+    is_printed = ~timing.filled[timing.counted]
+    tokens_by_rate = window.tokens_per_second_per_gpu * window.seconds
+    sources = {
         Observed.SAMPLES_PER_STEP: [
             _count_samples(timing.steps, timing),
             window.global_batch_size,
@@ -606,17 +593,16 @@ def _list_work(timing: Timing) -> Mapping[Observed, Floats]:
         Observed.TOKENS_PER_STEP: [window.step_tokens],
         Observed.TARGETS_PER_STEP: [window.target_tokens],
         Observed.SAMPLES_BY_RATE: [window.samples_per_second * window.seconds],
-        Observed.TOKENS_BY_RATE: [by_rate[~timing.filled[timing.counted]]],
+        Observed.TOKENS_BY_RATE: [tokens_by_rate[is_printed]],
     }
-    finite = {
-        name: [values[np.isfinite(values) & (values > 0)] for values in candidates]
-        for name, candidates in columns.items()
-    }
-    return {
-        name: present[0]
-        for name, candidates in finite.items()
-        if (present := [values for values in candidates if len(values)])
-    }
+    work: dict[Observed, Floats] = {}
+    for name, columns in sources.items():
+        for column in columns:
+            printed = column[np.isfinite(column) & (column > 0)]
+            if len(printed):
+                work[name] = printed
+                break
+    return work
 
 
 def _compare_work(name: Observed, work: float, recorded: float) -> str:
@@ -628,20 +614,20 @@ def _compare_work(name: Observed, work: float, recorded: float) -> str:
 def _estimate_error(work: Floats) -> float:
     """Estimate the relative error of the median work from its changes between steps."""
     changes = np.diff(work)
-    return (
-        float(np.sqrt(np.mean(changes**2) / len(work)) / compute_median(work))
-        if len(changes)
-        else 0.0
-    )
+    if not len(changes):
+        return 0.0
+    standard_error = np.sqrt(np.mean(changes**2) / len(work))
+    return float(standard_error / compute_median(work))
 
 
 def _describe_drop(work: Floats, unit: str) -> str:
     """Describe a drop of the work from the window's first third to its last, or ""."""
-    third = len(work) // 3
     if len(work) < FEWEST_STEPS:
         return ""
+    third = len(work) // 3
     first, last = compute_median(work[:third]), compute_median(work[-third:])
-    if last / first >= 1 - max(LESS_THAN_BEFORE, DEVIATIONS * _estimate_error(work)):
+    allowed = max(LESS_THAN_BEFORE, DEVIATIONS * _estimate_error(work))
+    if last / first >= 1 - allowed:
         return ""
     return f"a step contains {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
 
@@ -651,17 +637,16 @@ def _compute_rounding(steps: Steps, rates: Floats, mask: Flags) -> float:
 
     It follows from the digits that the log prints of the rate and the time.
     """
-    present = np.isfinite(rates) & (rates > 0)
-    printed = rates[present].tolist()
+    is_printed = np.isfinite(rates) & (rates > 0)
+    printed = rates[is_printed].tolist()
     units = np.array(refine_units(printed, [find_last_unit(rate) for rate in printed]))
-    rounding = (units / rates[present])[mask[present]]
-    return _compute_finite_median(rounding) + _compute_finite_median(
-        steps.resolution_seconds[mask] / steps.seconds[mask]
-    )
+    rate_rounding = (units / rates[is_printed])[mask[is_printed]]
+    time_rounding = steps.resolution_seconds[mask] / steps.seconds[mask]
+    return _compute_finite_median(rate_rounding) + _compute_finite_median(time_rounding)
 
 
 def _compute_finite_median(values: Floats) -> float:
     """Return the median of the finite values, NaN if there are none."""
-    present = values[np.isfinite(values)]
+    finite = values[np.isfinite(values)]
     # comparisons with NaN are False, so a missing value yields no problem
-    return compute_median(present) if len(present) else math.nan
+    return compute_median(finite) if len(finite) else math.nan

@@ -74,14 +74,20 @@ def _suggest_width(printed: Floats) -> int:
     widths = np.arange(2, min(LARGEST_WIDTH + 1, len(printed)))
     if not len(widths):
         return KNOWN_WIDTH
-    drops = (printed[widths - 1] - printed[widths]) * widths
-    row = int(np.argmax(drops))
-    excess = printed[0] - printed[widths[row]]
-    return int(widths[row]) if excess / 2 < drops[row] < 2 * excess else KNOWN_WIDTH
+    # for each width, the excess of the first step that the drop after w steps implies
+    implied_excess = (printed[widths - 1] - printed[widths]) * widths
+    largest = int(np.argmax(implied_excess))
+    width = int(widths[largest])
+    excess = printed[0] - printed[width]
+    if excess / 2 < implied_excess[largest] < 2 * excess:
+        return width
+    return KNOWN_WIDTH
 
 
 def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     """Return the log-likelihood ratio of means of `width` steps to single steps.
+
+    -infinity if the values cannot be means, or are too few.
 
     printed, unit: seconds of the first n steps, and one unit in their last digit.
     """
@@ -89,22 +95,27 @@ def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
         return -math.inf
     counts = np.minimum(np.arange(1, len(printed) + 1), width)
     totals = _sum_strided(width, counts * printed)
-    single = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
-    if single.min() <= 0:  # step times are positive, so the values are not means
+    # the single step times if the printed values are means of them
+    reconstructed = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
+    if reconstructed.min() <= 0:  # step times are positive: the values are not means
         return -math.inf
     # Errors are assumed to be Cauchy distributed, so that no single step decides. Their
     # scale is the typical error of the better reading plus the rounding error.
-    as_single, as_mean = _predict_errors(printed), _predict_errors(single) / counts[1:]
-    scale = (
-        min(_compute_upper_median(as_single), _compute_upper_median(as_mean)) ** 2
-        + _sum_strided(width, unit**2)[1:]
-        + EXACT
+    as_single = _predict_errors(printed)
+    as_mean = _predict_errors(reconstructed) / counts[1:]
+    typical_error = min(
+        _compute_upper_median(as_single), _compute_upper_median(as_mean)
     )
+    rounding = _sum_strided(width, unit**2)[1:]
+    scale = typical_error**2 + rounding + EXACT
     return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
 
 
 def _sum_strided(width: int, values: Floats) -> Floats:
-    """Return the sum of each value and every `width`-th value before it, shape (n,)."""
+    """Return the sum of each value and every `width`-th value before it, shape (n,).
+
+    With width 2, the values 1, 2, 3, 4 give 1, 2, 4, 6.
+    """
     rows = -(-len(values) // width)
     padded = np.zeros(rows * width)
     padded[: len(values)] = values
@@ -118,27 +129,27 @@ def _predict_errors(values: Floats) -> Floats:
     """
     # The distance from the steady level shrinks as in the warm-up, or as in the noise
     # of the second half; the better prediction counts.
-    half = len(values) // 2
-    distance = values - _compute_upper_median(values[half:])
+    middle = len(values) // 2
+    steady_level = _compute_upper_median(values[middle:])
+    distance = values - steady_level
     before, after = distance[:-1], distance[1:]
-    as_warm_up = _estimate_correlation(distance)
-    as_noise = _estimate_correlation(distance[half:])
+    shrinkage = _estimate_correlation(distance)
+    noise_shrinkage = _estimate_correlation(distance[middle:])
     return np.minimum(
-        np.abs(after - as_warm_up * before), np.abs(after - as_noise * before)
+        np.abs(after - shrinkage * before), np.abs(after - noise_shrinkage * before)
     )
 
 
 def _estimate_correlation(distance: Floats) -> float:
     """Return the lag-1 correlation around zero, 0 to 0.99; 0 for constant values."""
-    total = float(distance[:-1] @ distance[:-1])
-    return (
-        min(max(float(distance[1:] @ distance[:-1]) / total, 0.0), STEADIEST)
-        if total > 0
-        else 0.0
-    )
+    sum_of_squares = float(distance[:-1] @ distance[:-1])
+    if not sum_of_squares > 0:
+        return 0.0
+    correlation = float(distance[1:] @ distance[:-1]) / sum_of_squares
+    return min(max(correlation, 0.0), STEADIEST)
 
 
 def _compute_upper_median(values: Floats) -> float:
-    """Return the upper median."""
+    """Return the upper median: the larger of the two middle values of an even count."""
     # numpy.median takes twenty times as long for a few dozen values
     return float(np.sort(values)[len(values) // 2])

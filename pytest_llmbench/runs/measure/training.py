@@ -45,6 +45,8 @@ FEWEST_LOSSES = 3  # at least this many losses at each end are compared
 ENOUGH_FOR_HALVES = 20
 DEVIATIONS = 4  # medians that differ by this many standard deviations differ for sure
 
+LARGEST_EXPONENT = 700.0  # the exponential of more overflows
+
 # the share of its first value, and of the recorded fall, that a loss has to lose in
 # order not to be stuck
 STUCK = 0.1
@@ -53,6 +55,7 @@ COLLAPSED_FROM = 0.1
 # the loss is lost if it is missing for this many times its longest gap
 SILENCE = 3
 
+# matches "llama3_8b_dpo" and "grpo-qwen"
 REWARDED = re.compile(
     r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf)(?:[^a-z0-9]|$)"
 )
@@ -103,9 +106,8 @@ class Ends(NamedTuple):
 
     def exceeds(self, reference: float) -> bool:
         """True if the last losses exceed `reference` by more than GROWTH and the noise."""
-        return self.last > reference * max(
-            GROWTH, math.exp(min(DEVIATIONS * self.noise, 700.0))
-        )
+        exponent = min(DEVIATIONS * self.noise, LARGEST_EXPONENT)
+        return self.last > reference * max(GROWTH, math.exp(exponent))
 
 
 def find_problems(
@@ -119,21 +121,20 @@ def find_problems(
     if not len(window):
         return
     curve, recorded = _make_curve(choice, timing.steps), baseline.observed
-    texts = [
+    first_line = int(window.line[0])
+    for text in (
         *_find_no_update(choice, timing, curve, recorded),
         *_find_bad_loss(run, choice, window, baseline, recorded),
         *_find_collapse(run, choice, curve, baseline),
         *_find_lost_loss(choice, timing.steps),
-    ]
-    yield from (
-        Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in texts
-    )
+    ):
+        yield Problem(Reason.DID_NOT_TRAIN, text, first_line)
     yield from _find_divergence(run, choice, curve, baseline, recorded)
     if _lacks_recorded_loss(run, choice, timing.steps, baseline):
         yield Problem(
             Reason.LOSS_MISSING,
             "the log prints no loss during training, unlike the recorded runs: a divergence would go unnoticed",
-            int(window.line[0]),
+            first_line,
         )
 
 
@@ -146,6 +147,7 @@ def list_notes(
         return
     line = int(window.line[0])
     loss, norm = _select_losses(choice, window), _select_norms(window)
+    # the search for a zero norm ignores the recorded norm: `{}`
     if norm.is_always(0.0) and not any(
         _find_zero_norm(choice, timing, _make_curve(choice, timing.steps), {})
     ):
@@ -153,11 +155,8 @@ def list_notes(
         if _is_stated(choice, StatedField.ENGINE):  # DeepSpeed keeps the norm to itself
             text = "the gradient norm is printed as 0 in every step: DeepSpeed does not report it"
         yield Note(NoteCode.NORM_UNKNOWN, text, line)
-    if (
-        loss.complete
-        and not is_rewarded(run, choice, baseline)
-        and (loss.is_always(0.0) or loss.is_constant)
-    ):
+    stands_still = loss.is_always(0.0) or loss.is_constant
+    if loss.complete and stands_still and not is_rewarded(run, choice, baseline):
         text = f"the loss is {loss.values[0]:g} in every step of the window; with so few digits it does not prove training"
         yield Note(NoteCode.LOSS_STANDS_STILL, text, line)
     elif not loss.complete and _is_of_another_stage(choice, window):
@@ -182,22 +181,20 @@ def observe(
     if not len(timing.window):
         return
     curve, window = _make_curve(choice, timing.steps), timing.window
-    if choice.segment.progress:
-        inside = np.ones(len(curve.loss), dtype=np.bool_)
+    if choice.segment.progress:  # one record of all steps: all values before it count
+        in_window = np.ones(len(curve.loss), dtype=np.bool_)
     else:
         index = timing.steps.index
-        inside = (index >= get_first_steps(window)[0]) & (index <= window.index[-1])
-    norms = curve.grad_norm[inside & np.isfinite(curve.grad_norm)]
+        in_window = (index >= get_first_steps(window)[0]) & (index <= window.index[-1])
+    norms = curve.grad_norm[in_window & np.isfinite(curve.grad_norm)]
     if len(norms):
         yield Observed.GRADIENT_NORM, compute_median(norms)
     ends = _compare_ends(curve.loss, curve.line)
-    window_losses = curve.loss[inside & (curve.loss > 0)]
+    window_losses = curve.loss[in_window & (curve.loss > 0)]
     if ends and len(window_losses) and not is_rewarded(run, choice, baseline):
+        last_losses = window_losses[-_count_ends(len(window_losses)) :]
         yield Observed.FIRST_LOSS, ends.first
-        yield (
-            Observed.LAST_LOSS,
-            compute_median(window_losses[-_count_ends(len(window_losses)) :]),
-        )
+        yield Observed.LAST_LOSS, compute_median(last_losses)
 
 
 def is_rewarded(run: Run, choice: Choice, baseline: Baseline) -> bool:
@@ -250,11 +247,9 @@ def _find_zero_norm(
     if in_window.mean() <= LARGEST_IDLE_SHARE and zeros.mean() <= LARGEST_IDLE_SHARE:
         return
     if not _has_moving_loss(curve):
-        extent = (
-            "every step of the window"
-            if in_window.all()
-            else f"{zeros.sum()} of {len(zeros)} records of the run"
-        )
+        extent = f"{zeros.sum()} of {len(zeros)} records of the run"
+        if in_window.all():
+            extent = "every step of the window"
         yield f"the gradient norm is 0 in {extent}: nothing was learned"
 
 
@@ -264,26 +259,30 @@ def _find_zero_rate(window: Steps, curve: Curve) -> Iterator[str]:
     if not (rates == 0).any():
         return
     # a warm-up may begin with 0, and a schedule may end with 0
-    inner, inside = rates[1:-1], window.learning_rate
-    if len(inside) >= FEWEST_EQUAL and (inside == 0).all():
+    inner_rates = rates[1:-1]
+    is_zero = window.learning_rate == 0
+    is_long_enough = len(is_zero) >= FEWEST_EQUAL
+    if is_long_enough and is_zero.all():
         yield "the learning rate is 0 in every step of the window: nothing was learned"
-    elif len(inner) and (inner == 0).mean() > LARGEST_IDLE_SHARE:
+    elif len(inner_rates) and (inner_rates == 0).mean() > LARGEST_IDLE_SHARE:
         yield f"the learning rate is 0 in {(rates == 0).sum()} of {len(rates)} records of the run: they updated no weights"
-    elif len(inside) >= FEWEST_EQUAL and (inside == 0).mean() > LARGEST_IDLE_SHARE:
-        zeros = (inside == 0).sum()
-        yield f"the learning rate is 0 in {zeros} of {len(inside)} records of the window: they updated no weights"
+    elif is_long_enough and is_zero.mean() > LARGEST_IDLE_SHARE:
+        yield f"the learning rate is 0 in {is_zero.sum()} of {len(is_zero)} records of the window: they updated no weights"
 
 
 def _find_skipped(steps: Steps) -> Iterator[str]:
     """Yield a message if too many steps after the search for a loss scale were skipped."""
-    counted = np.isfinite(steps.skipped_steps)
-    skipped = steps.skipped_steps[counted]
+    is_known = np.isfinite(steps.skipped_steps)
+    skipped = steps.skipped_steps[is_known]
     if not skipped.any():
         return
-    first, step_counts = get_first_steps(steps)[counted], steps.mean_of[counted]
-    leading = np.clip(get_first_steps(steps)[0] + LEADING - first, 0, step_counts)
-    late_skipped = int(np.maximum(skipped - leading, 0).sum())
-    late_total = int((step_counts - leading).sum())
+    first_steps = get_first_steps(steps)
+    step_counts = steps.mean_of[is_known]
+    # the steps of each record that belong to the search, which ends before `search_end`
+    search_end = first_steps[0] + LEADING
+    search_steps = np.clip(search_end - first_steps[is_known], 0, step_counts)
+    late_skipped = int(np.maximum(skipped - search_steps, 0).sum())
+    late_total = int((step_counts - search_steps).sum())
     if late_skipped > MOST_SKIPPED * late_total:
         yield (
             f"{late_skipped} of {formatting.count_noun(late_total, 'step')} after the first {LEADING} were skipped: "
@@ -305,16 +304,16 @@ def _find_bad_loss(
     loss = _select_losses(choice, window)
     if not len(loss.values):
         return
-    negative = bool((loss.values < 0).any())
-    # is_rewarded is called last: it is slow, and few losses are odd.
+    is_negative = bool((loss.values < 0).any())
     stuck = _describe_stuck_loss(loss, recorded)
-    if (
-        negative or stuck or _is_constant_loss_certain(loss, choice, window)
-    ) and not is_rewarded(run, choice, baseline):
-        if negative:
-            yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
-        else:
-            yield f"the loss is {loss.values[0]:g} in every step of the window{stuck}"
+    is_constant = bool(stuck) or _is_constant_loss_certain(loss, choice, window)
+    # is_rewarded is called last: it is slow, and few losses are odd.
+    if not (is_negative or is_constant) or is_rewarded(run, choice, baseline):
+        return
+    if is_negative:
+        yield f"the loss is {loss.values.min():g}: a cross-entropy is never negative"
+    else:
+        yield f"the loss is {loss.values[0]:g} in every step of the window{stuck}"
 
 
 def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> str:
@@ -323,8 +322,8 @@ def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> s
     if first is None or last is None or not loss.is_constant:
         return ""
     value = float(loss.values[0])
-    fell = first - last
-    if fell > STUCK * first and value - last > STUCK * fell:
+    recorded_fall = first - last
+    if recorded_fall > STUCK * first and value - last > STUCK * recorded_fall:
         return f"; in the recorded runs it falls from {first:.4g} to {last:.4g}"
     if value == 0 and last >= COLLAPSED_FROM:
         return f"; in the recorded runs it is {last:.4g} there"
@@ -353,22 +352,25 @@ def _find_collapse(
 
     Some programs print an overflow as 0.
     """
-    printed = np.flatnonzero(np.isfinite(curve.loss))
-    loss = curve.loss[printed]
-    zeros = loss == 0
-    if not zeros.any() or zeros[0]:
+    rows = np.flatnonzero(np.isfinite(curve.loss))
+    losses = curve.loss[rows]
+    is_zero = losses == 0
+    if not is_zero.any() or is_zero[0]:
         return
-    begin = int(np.argmax(zeros))
-    before, after = float(loss[begin - 1]), zeros[begin:]
+    begin = int(np.argmax(is_zero))
+    loss_before, is_zero_after = float(losses[begin - 1]), is_zero[begin:]
     if (
-        before < COLLAPSED_FROM
-        or len(after) < 2
-        or after.mean() <= LARGEST_IDLE_SHARE
+        loss_before < COLLAPSED_FROM
+        or len(is_zero_after) < 2
+        or is_zero_after.mean() <= LARGEST_IDLE_SHARE
         or is_rewarded(run, choice, baseline)
     ):
         return
-    line = int(curve.line[printed[begin]])
-    yield f"the loss is {before:g}, and from line {line} on exactly 0 in {after.sum()} of {len(after)} records"
+    line = int(curve.line[rows[begin]])
+    yield (
+        f"the loss is {loss_before:g}, and from line {line} on exactly 0 in "
+        f"{is_zero_after.sum()} of {len(is_zero_after)} records"
+    )
 
 
 def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
@@ -382,11 +384,12 @@ def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
     rows = np.flatnonzero(steps.has_loss)
     if len(rows) < FEWEST_LOSSES:
         return
-    longest = max(int(np.diff(rows).max()), int(rows[0]) + 1)
-    silent = len(steps) - 1 - int(rows[-1])
-    if silent > SILENCE * longest:
+    last_row = int(rows[-1])
+    longest_gap = max(int(np.diff(rows).max()), int(rows[0]) + 1)
+    without_loss = len(steps) - 1 - last_row
+    if without_loss > SILENCE * longest_gap:
         yield (
-            f"the loss is printed up to step {steps.index[rows[-1]]}, but in none of the {silent} records after it: "
+            f"the loss is printed up to step {steps.index[last_row]}, but in none of the {without_loss} records after it: "
             "some programs omit it once it is not finite"
         )
 
@@ -395,14 +398,15 @@ def _lacks_recorded_loss(
     run: Run, choice: Choice, steps: Steps, baseline: Baseline
 ) -> bool:
     """True if a run prints at most one loss although the recorded runs printed several."""
-    if Observed.LAST_LOSS not in baseline.observed or is_rewarded(
-        run, choice, baseline
-    ):
+    if Observed.LAST_LOSS not in baseline.observed:
+        return False
+    if is_rewarded(run, choice, baseline):
         return False
     if choice.attempt.log.prints_loss and not steps.has_loss.all():
         return False  # `validity._find_missing_losses` names the steps
-    printed = len(choice.segment.progress) or np.count_nonzero(steps.has_loss)
-    return bool(printed <= 1)
+    # Of a record that summarises all steps, the values printed before it count.
+    loss_count = len(choice.segment.progress) or np.count_nonzero(steps.has_loss)
+    return bool(loss_count <= 1)
 
 
 def _find_divergence(
@@ -419,11 +423,9 @@ def _find_divergence(
     if choice.segment.bad_validation_line:
         line = choice.segment.bad_validation_line
         yield Problem(Reason.DIVERGED, "a validation loss is NaN or infinite", line)
-    ends = (
-        None
-        if _is_of_another_stage(choice, curve)
-        else _compare_ends(curve.loss, curve.line)
-    )
+    if _is_of_another_stage(choice, curve):
+        return
+    ends = _compare_ends(curve.loss, curve.line)
     if ends is None:
         return
     text = _describe_divergence(ends, recorded)
@@ -452,25 +454,25 @@ def _compare_ends(loss: Floats, line: Integers) -> Ends | None:
     count = _count_ends(len(rows))
     if len(rows) < 2 * count:
         return None
-    values = loss[rows]
-    changes = np.abs(np.diff(np.log(values)))
-    middle = len(changes) // 2
-    halves = (
-        (changes[:middle], changes[middle:])
-        if len(values) >= ENOUGH_FOR_HALVES
-        else (changes,)
-    )
-    noise = NORMAL / math.sqrt(2) * min(compute_median(half) for half in halves)
+    losses = loss[rows]
+    changes = np.abs(np.diff(np.log(losses)))
+    usual_change = compute_median(changes)
+    if len(losses) >= ENOUGH_FOR_HALVES:
+        middle = len(changes) // 2
+        usual_change = min(
+            compute_median(changes[:middle]), compute_median(changes[middle:])
+        )
     return Ends(
-        compute_median(values[:count]),
-        compute_median(values[-count:]),
-        noise,
-        int(line[rows[len(rows) - count]]),
+        first=compute_median(losses[:count]),
+        last=compute_median(losses[-count:]),
+        # a change has sqrt(2) times the noise of a loss
+        noise=NORMAL / math.sqrt(2) * usual_change,
+        line=int(line[rows[-count]]),
     )
 
 
 def _count_ends(losses: int) -> int:
-    """Return the number of losses to compare at each end of a run."""
+    """Return the number of losses to compare at each end of a run with `losses`."""
     return max(FEWEST_LOSSES, math.ceil(END_SHARE * losses))
 
 
@@ -483,8 +485,8 @@ def _has_moving_loss(curve: Curve) -> bool:
     if ends is None:
         changes = np.diff(curve.loss[np.isfinite(curve.loss)])
         return len(changes) > 0 and bool((changes < 0).all())
-    change, noise = abs(math.log(ends.last / ends.first)), DEVIATIONS * ends.noise
-    return change > noise
+    change = abs(math.log(ends.last / ends.first))
+    return change > DEVIATIONS * ends.noise
 
 
 # --- columns --------------------------------------------------------------------------
@@ -500,9 +502,8 @@ def _make_curve(choice: Choice, steps: Steps) -> Curve:
         return Curve(steps.loss, steps.grad_norm, steps.learning_rate, steps.line)
     rows = ((entry.loss, entry.grad_norm, entry.learning_rate) for entry in progress)
     loss, norm, rate = np.array(list(rows), dtype=float).T
-    return Curve(
-        loss, norm, rate, np.array([entry.line for entry in progress], dtype=np.int64)
-    )
+    line = np.array([entry.line for entry in progress], dtype=np.int64)
+    return Curve(loss=loss, grad_norm=norm, learning_rate=rate, line=line)
 
 
 def _select_losses(choice: Choice, window: Steps) -> WindowValues:
@@ -515,29 +516,40 @@ def _select_losses(choice: Choice, window: Steps) -> WindowValues:
         return WindowValues(window.loss[:0], complete=False)
     if not choice.attempt.log.prints_loss:
         printed = window.loss[window.has_loss]
-        return _make_window_values(printed, len(printed) >= FEWEST_LOSSES)
-    return _make_window_values(window.loss, bool(window.has_loss.all()))
+        return _make_window_values(printed, complete=len(printed) >= FEWEST_LOSSES)
+    return _make_window_values(window.loss, complete=bool(window.has_loss.all()))
 
 
 def _is_of_another_stage(choice: Choice, values: Steps | Curve) -> bool:
-    absent = get_dialect(choice.attempt.log.dialect).absent_loss
-    return absent is not None and bool((values.loss == absent).all())
+    """True if all losses are those of a rank of another pipeline stage.
+
+    Some dialects print a fixed number there, the dialect's `absent_loss`.
+    """
+    absent_loss = get_dialect(choice.attempt.log.dialect).absent_loss
+    return absent_loss is not None and bool((values.loss == absent_loss).all())
 
 
 def _select_norms(window: Steps) -> WindowValues:
-    return _make_window_values(window.grad_norm, bool(window.has_grad_norm.all()))
+    """Return the gradient norms of the window."""
+    complete = bool(window.has_grad_norm.all())
+    return _make_window_values(window.grad_norm, complete=complete)
 
 
-def _make_window_values(values: Floats, complete: bool) -> WindowValues:
+def _make_window_values(values: Floats, *, complete: bool) -> WindowValues:
+    """Select the finite values; not complete if a value is missing or not finite."""
     finite = values[np.isfinite(values)]
-    return WindowValues(finite, complete and len(finite) == len(values) > 0)
+    all_finite = len(finite) == len(values) > 0
+    return WindowValues(finite, complete and all_finite)
 
 
 def _count_skipped(window: Steps) -> tuple[int, int]:
-    """Return the number of skipped steps in the window, and of steps where it is known."""
-    counted = np.isfinite(window.skipped_steps)
-    return int(window.skipped_steps[counted].sum()), int(window.mean_of[counted].sum())
+    """Return the number of skipped steps in the window, and of steps for which it is
+    known."""
+    is_known = np.isfinite(window.skipped_steps)
+    skipped = int(window.skipped_steps[is_known].sum())
+    return skipped, int(window.mean_of[is_known].sum())
 
 
 def _is_stated(choice: Choice, field: StatedField) -> bool:
+    """True if the log of the judged segment states a field, with any value."""
     return any(statement.field == field for statement in choice.segment.stated)

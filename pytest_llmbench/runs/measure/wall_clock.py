@@ -147,35 +147,30 @@ def compare_clocks(
     if not announced:
         intervals = _mark_regular(intervals)
     share = measure_share(timing, window)
-    gaps = intervals.find_gaps()
+    is_gap = intervals.find_gaps()
     unpaused = ~intervals.paused
-    inside = (
-        unpaused & (intervals.first >= window.first) & (intervals.last <= window.last)
-    )
-    late = unpaused & (intervals.first >= share.first)
+    in_window = (intervals.first >= window.first) & (intervals.last <= window.last)
+    after_warm_up = intervals.first >= share.first
     # Gaps in the warm-up count, too: only its steps are slow, not the time between.
-    outside = (
-        unpaused
-        & ((intervals.first < window.first) | (intervals.last > window.last))
-        & gaps
-    )
-    paused = np.flatnonzero(gaps & intervals.paused)
-    lost = np.where(outside, intervals.lost, 0.0)
-    from_stamps = bool(
-        np.mean(np.abs(intervals.lost) <= ROUNDING * (1 + intervals.took))
-        >= FROM_STAMPS
-    )
+    outside_gaps = unpaused & ~in_window & is_gap
+    lost_outside = np.where(outside_gaps, intervals.lost, 0.0)
+    outside_row = -1
+    if outside_gaps.any():
+        outside_row = int(intervals.row[int(np.argmax(lost_outside))])
+    paused_gaps = np.flatnonzero(is_gap & intervals.paused)
+    equals_stamps = np.abs(intervals.lost) <= ROUNDING * (1 + intervals.took)
+    from_stamps = bool(np.mean(equals_stamps) >= FROM_STAMPS)
     return ClockCheck(
         intervals=intervals,
-        window=_compute_ratio(intervals, inside),
-        run=_compute_ratio(intervals, late),
+        window=_compute_ratio(intervals, unpaused & in_window),
+        run=_compute_ratio(intervals, unpaused & after_warm_up),
         share=share,
-        outside_seconds=float(lost.sum()),
-        outside_row=int(intervals.row[int(np.argmax(lost))]) if outside.any() else -1,
+        outside_seconds=float(lost_outside.sum()),
+        outside_row=outside_row,
         pauses=pauses.make_pauses(
-            intervals.row[paused],
-            intervals.pause[paused],
-            intervals.lost[paused],
+            intervals.row[paused_gaps],
+            intervals.pause[paused_gaps],
+            intervals.lost[paused_gaps],
             timing.steps.line,
             checkpoints,
         ),
@@ -199,28 +194,33 @@ def find_intervals(timing: Timing) -> Intervals | None:
     valid = np.isfinite(intervals.took) & (intervals.took > 0)
     if pauses.is_usual_work(intervals.first, intervals.pause):
         intervals = replace(intervals, pause=np.zeros_like(intervals.pause))
-    back = ~timed_by_line & (intervals.passed < -SLACK)
-    if back.any():
-        # the clock of a new process, which started with its steps
-        restarted = back & np.isfinite(steps.since[intervals.row])
-        back &= ~restarted
-        untimed = back & ~valid  # steps timed only by their timestamps
-        usual = (intervals.last - intervals.first + 1) * float(np.nanmedian(seconds))
-        intervals = replace(intervals, took=np.where(untimed, usual, intervals.took))
+    goes_back = ~timed_by_line & (intervals.passed < -SLACK)
+    if goes_back.any():
+        # The clock of a new process, which started with its steps, is not set back.
+        restarted = goes_back & np.isfinite(steps.since[intervals.row])
+        goes_back &= ~restarted
+        # Steps that only their timestamps time get the median step time instead.
+        untimed = goes_back & ~valid
+        count = intervals.last - intervals.first + 1
+        usual_time = count * float(np.nanmedian(seconds))
+        took = np.where(untimed, usual_time, intervals.took)
+        intervals = replace(intervals, took=took)
         valid = (valid & ~restarted) | untimed
     if not valid.any():
         return None
     intervals = _correct_clock_change(
         Intervals(
-            intervals.row[valid],
-            intervals.first[valid],
-            intervals.last[valid],
-            intervals.passed[valid],
-            intervals.took[valid],
-            intervals.pause[valid],
+            row=intervals.row[valid],
+            first=intervals.first[valid],
+            last=intervals.last[valid],
+            passed=intervals.passed[valid],
+            took=intervals.took[valid],
+            pause=intervals.pause[valid],
         )
     )
-    return _replace_backward_jumps(intervals, back[valid]) if back.any() else intervals
+    if not goes_back.any():
+        return intervals
+    return _replace_backward_jumps(intervals, goes_back[valid])
 
 
 def _measure_intervals(
@@ -231,13 +231,15 @@ def _measure_intervals(
     A log states the start if the line at the end of the interval also prints the start
     of its steps. `took` is NaN if a step of the interval is untimed.
     """
-    took = np.append(0.0, np.diff(steps.index) * seconds[1:])
-    known = np.cumsum(np.nan_to_num(took))
-    unknown = np.cumsum(np.isnan(took))
-    row = _drop_early_lines_of_bursts(stamped, steps.stamp, known)
-    start, end = row[:-1], row[1:]
+    # step time from each row's previous row, NaN if untimed; `elapsed` counts from row 0
+    row_time = np.append(0.0, np.diff(steps.index) * seconds[1:])
+    elapsed = np.cumsum(np.nan_to_num(row_time))
+    untimed_rows = np.cumsum(np.isnan(row_time))
+    row = _drop_early_lines_of_bursts(stamped, steps.stamp, elapsed)
+    start, end = row[:-1], row[1:]  # the rows before and at the end of each interval
     passed = np.diff(steps.stamp[row])
-    expected = np.where(np.diff(unknown[row]) > 0, np.nan, np.diff(known[row]))
+    is_untimed = np.diff(untimed_rows[row]) > 0
+    took = np.where(is_untimed, np.nan, np.diff(elapsed[row]))
     pause = _merge_pauses(steps.paused, row)
     since = steps.since[end]
     timed_by_line = (
@@ -245,19 +247,25 @@ def _measure_intervals(
     )
     if timed_by_line.any():  # the line states when its steps started
         passed = np.where(timed_by_line, steps.stamp[end] - since, passed)
-        expected = np.where(timed_by_line, seconds[end] * steps.mean_of[end], expected)
+        took = np.where(timed_by_line, seconds[end] * steps.mean_of[end], took)
         pause = np.where(timed_by_line, 0, pause)
     first, last = steps.index[start] + 1, steps.index[end]
-    return Intervals(end, first, last, passed, expected, pause), timed_by_line
+    intervals = Intervals(
+        row=end, first=first, last=last, passed=passed, took=took, pause=pause
+    )
+    return intervals, timed_by_line
 
 
 def _drop_early_lines_of_bursts(
-    rows: Integers, stamp: Floats, known: Floats
+    rows: Integers, stamp: Floats, elapsed: Floats
 ) -> Integers:
-    """Drop rows whose next timestamp is much closer than the step times between them."""
-    passed, took = np.diff(stamp[rows]), np.diff(known[rows])
-    late = (passed >= 0) & (passed < BURST_SHARE * took)
-    kept: Integers = rows[np.append(~late, True)]
+    """Drop rows whose next timestamp is much closer than the step times between them.
+
+    `elapsed` contains the sum of the step times up to each row.
+    """
+    passed, took = np.diff(stamp[rows]), np.diff(elapsed[rows])
+    is_followed_closely = (passed >= 0) & (passed < BURST_SHARE * took)
+    kept: Integers = rows[np.append(~is_followed_closely, True)]
     return kept
 
 
@@ -265,24 +273,23 @@ def _merge_pauses(paused: Integers, rows: Integers) -> Integers:
     """Return the kinds of pauses between each two consecutive rows."""
     merged = np.zeros(len(rows) - 1, dtype=np.int64)
     if paused.any():
-        for kind in PauseKind:
-            merged += kind * (np.diff(np.cumsum(paused & kind > 0)[rows]) > 0)
+        for kind in PauseKind:  # flags, which add up
+            pause_count = np.cumsum(paused & kind > 0)
+            merged += kind * (np.diff(pause_count[rows]) > 0)
     return merged
 
 
 def _mark_regular(intervals: Intervals) -> Intervals:
     """Mark gaps that recur at regular intervals as pauses."""
     gaps = intervals.find_gaps() & ~intervals.paused
-    regular = pauses.find_regular(
-        intervals.first, intervals.last, gaps, intervals.find_gaps(LIKELY_SHARE)
-    )
-    return replace(
-        intervals, pause=np.where(regular, PauseKind.REGULAR, intervals.pause)
-    )
+    likely_gaps = intervals.find_gaps(LIKELY_SHARE)
+    regular = pauses.find_regular(intervals.first, intervals.last, gaps, likely_gaps)
+    pause = np.where(regular, PauseKind.REGULAR, intervals.pause)
+    return replace(intervals, pause=pause)
 
 
 def _correct_clock_change(intervals: Intervals) -> Intervals:
-    """Correct a clock change of one hour, if there is exactly one."""
+    """Correct a clock change of one hour, if it is the only jump of the clock."""
     jumps = np.flatnonzero(
         (np.abs(intervals.lost) >= HOUR - SLACK) | (intervals.passed < -SLACK)
     )
@@ -291,44 +298,47 @@ def _correct_clock_change(intervals: Intervals) -> Intervals:
     index = int(jumps[0])
     lost = float(intervals.lost[index])
     if abs(abs(lost) - HOUR) > SLACK + float(intervals.took[index]):
-        return intervals
+        return intervals  # not an hour
     passed = intervals.passed.copy()
     passed[index] -= HOUR if lost > 0 else -HOUR
     return replace(intervals, passed=passed, set_clock=index)
 
 
-def _replace_backward_jumps(intervals: Intervals, back: Flags) -> Intervals:
+def _replace_backward_jumps(intervals: Intervals, goes_back: Flags) -> Intervals:
     """Replace each backward jump of the clock by a gap of the same size.
 
     How much time passed there is unknown: a clock set back by an hour hides a gap of 50
     minutes. A corrected change of an hour is skipped.
     """
     if intervals.set_clock >= 0:
-        back = back.copy()
-        back[intervals.set_clock] = False
-    passed = np.where(back, intervals.took + np.abs(intervals.lost), intervals.passed)
-    pause = np.where(back, 0, intervals.pause)
+        goes_back = goes_back.copy()
+        goes_back[intervals.set_clock] = False
+    took_with_gap = intervals.took + np.abs(intervals.lost)
     return replace(
-        intervals, passed=passed, pause=pause, set_back=back if back.any() else None
+        intervals,
+        passed=np.where(goes_back, took_with_gap, intervals.passed),
+        pause=np.where(goes_back, 0, intervals.pause),
+        set_back=goes_back if goes_back.any() else None,
     )
 
 
 def _compute_ratio(intervals: Intervals, mask: Flags) -> ClockRatio | None:
     """Return clock time and step time of the masked intervals, None if there are none.
 
-    Also returns both without the intervals that lost the most time.
+    The `spread_` fields omit the intervals that lost the most time (LARGEST_GAPS).
     """
     if not mask.any():
         return None
     passed = intervals.passed[mask]
     took = intervals.took[mask]
     lost = intervals.lost[mask]
-    shorter = np.argsort(lost)[: len(lost) - max(1, int(LARGEST_GAPS * len(lost)))]
+    omitted = max(1, int(LARGEST_GAPS * len(lost)))
+    shorter = np.argsort(lost)[: len(lost) - omitted]
     return ClockRatio(
-        float(passed.sum()),
-        float(took.sum()),
-        float(passed[shorter].sum()),
-        float(took[shorter].sum()),
+        passed=float(passed.sum()),
+        took=float(took.sum()),
+        spread_passed=float(passed[shorter].sum()),
+        spread_took=float(took[shorter].sum()),
     )
 
 
@@ -343,13 +353,15 @@ def _compute_work_per_step(timing: Timing) -> float:
     rated = np.isfinite(rate) & (rate > 0)
     if not rated.any():
         return float("nan")
-    return compute_median(rate[rated]) * float(
-        np.average(window.seconds[rated], weights=window.mean_of[rated])
-    )
+    mean_seconds = np.average(window.seconds[rated], weights=window.mean_of[rated])
+    return compute_median(rate[rated]) * float(mean_seconds)
 
 
 def _get_rates(timing: Timing) -> Floats:
-    """Return the printed rate of each step of the window, NaN if not printed."""
+    """Return the printed rate of each step of the window, NaN if not printed.
+
+    The throughput if any step prints it, else tokens per second and GPU.
+    """
     rates = timing.window.throughput
     if np.isfinite(rates).any():
         return rates
@@ -397,59 +409,60 @@ def find_problems(
 def find_unit_mismatch(timing: Timing) -> Iterator[Problem]:
     """Yield a problem if step times and timestamps differ by an order of magnitude."""
     steps = timing.steps
+    step_counts = np.diff(steps.index)
     passed = np.diff(steps.stamp)
-    took = np.diff(steps.index) * np.where(timing.usable, steps.seconds, np.nan)[1:]
-    known = np.isfinite(passed) & np.isfinite(took) & (took > 0)
-    if np.count_nonzero(known) < FEWEST_INTERVALS:
+    took = step_counts * np.where(timing.usable, steps.seconds, np.nan)[1:]
+    timed = np.isfinite(passed) & np.isfinite(took) & (took > 0)
+    if np.count_nonzero(timed) < FEWEST_INTERVALS:
         return
-    ratios = passed[known] / took[known]
+    ratios = passed[timed] / took[timed]
     ratio = compute_median(ratios)
-    if (
-        1 / GROSS_FACTOR < ratio < GROSS_FACTOR
-        or ratio <= 0
-        or compute_median(passed[known]) < FASTEST_CLOCK
-    ):
+    same_unit = 1 / GROSS_FACTOR < ratio < GROSS_FACTOR
+    written_at_once = compute_median(passed[timed]) < FASTEST_CLOCK
+    if same_unit or ratio <= 0 or written_at_once:
         return
-    if (
-        np.mean((ratios >= ratio / REGULAR_FACTOR) & (ratios <= ratio * REGULAR_FACTOR))
-        >= REGULAR_SHARE
-    ):
+    near_median = (ratios >= ratio / REGULAR_FACTOR) & (
+        ratios <= ratio * REGULAR_FACTOR
+    )
+    if np.mean(near_median) >= REGULAR_SHARE:
+        printed = compute_median(steps.seconds[1:][timed])
+        by_stamps = compute_median(passed[timed] / step_counts[timed])
         text = (
-            f"a step of {format_seconds(compute_median(steps.seconds[1:][known]))} takes "
-            f"{format_seconds(compute_median(passed[known] / np.diff(steps.index)[known]))} by the timestamps of the "
+            f"a step of {format_seconds(printed)} takes {format_seconds(by_stamps)} by the timestamps of the "
             "lines: the printed time is in another unit, or measures something else"
         )
-        yield Problem(Reason.TIMES_DISAGREE, text, int(steps.line[1:][known][0]))
+        first_line = int(steps.line[1:][timed][0])
+        yield Problem(Reason.TIMES_DISAGREE, text, first_line)
 
 
 def _find_clock_excess(
     check: ClockCheck, timing: Timing, baseline: Baseline, recorded: Mapping[str, float]
 ) -> Iterator[Problem]:
     """Yield a problem if the clock advances more per step time than was recorded."""
-    window = recorded.get(Observed.WALL_CLOCK_RATIO)
-    run = recorded.get(Observed.RUN_CLOCK_RATIO)
+    window_ratio = recorded.get(Observed.WALL_CLOCK_RATIO)
+    run_ratio = recorded.get(Observed.RUN_CLOCK_RATIO)
     if (
-        window is not None
+        window_ratio is not None
         and check.window is not None
-        and has_risen(check.window, window)
+        and has_risen(check.window, window_ratio)
     ):
         text = (
-            f"the log's clock advances {_describe_ratio(check.window)} in the window, recorded: x{window:.3f}: "
+            f"the log's clock advances {_describe_ratio(check.window)} in the window, recorded: x{window_ratio:.3f}: "
             "time passes between the steps that is part of no step time"
         )
-        yield Problem(
-            Reason.WALL_CLOCK, text, _find_longest_line(check, timing, baseline.window)
-        )
+        line = _find_line_after_longest_gap(check, timing, baseline.window)
+        yield Problem(Reason.WALL_CLOCK, text, line)
     elif (
-        run is not None
+        run_ratio is not None
         and check.run is not None
-        and has_spread(check.run, run, RISE_SECONDS)
+        and has_spread(check.run, run_ratio, RISE_SECONDS)
     ):
         text = (
-            f"the log's clock advances {_describe_ratio(check.run)} after the warm-up, recorded: x{run:.3f}: "
+            f"the log's clock advances {_describe_ratio(check.run)} after the warm-up, recorded: x{run_ratio:.3f}: "
             "time passes between the steps that is part of no step time"
         )
-        yield Problem(Reason.WALL_CLOCK, text, _find_longest_line(check, timing, None))
+        line = _find_line_after_longest_gap(check, timing, None)
+        yield Problem(Reason.WALL_CLOCK, text, line)
 
 
 def _find_outside_gaps(
@@ -468,21 +481,18 @@ def _find_outside_gaps(
     if recorded_fraction is None:
         return
     usual_excess = recorded.get(Observed.WALL_CLOCK_RATIO, 1.0) - 1
-    gaps = max(
-        0.0,
-        check.outside_seconds
-        - check.share.allow_seconds(recorded_fraction, baseline, usual_excess),
-    )
-    if are_gaps_long(check, gaps, tolerance):
+    allowed = check.share.allow_seconds(recorded_fraction, baseline, usual_excess)
+    gap_excess = max(0.0, check.outside_seconds - allowed)
+    if are_gaps_long(check, gap_excess, tolerance):
         text = f"{_describe_gaps(check, timing)}; recorded: {recorded_fraction * 100:.3g} %. No step time contains them"
-        yield Problem(
-            Reason.WALL_CLOCK, text, int(timing.steps.line[check.outside_row])
-        )
+        line = int(timing.steps.line[check.outside_row])
+        yield Problem(Reason.WALL_CLOCK, text, line)
         return
-    excess = pauses.compute_excess(check.pauses, recorded)
-    pause_excess = float(np.nansum(excess))
-    if pause_excess > 0 and are_gaps_long(check, gaps + pause_excess, tolerance):
-        yield Problem(Reason.WALL_CLOCK, *_describe_pauses(check, timing, excess))
+    pause_excesses = pauses.compute_excess(check.pauses, recorded)
+    pause_excess = float(np.nansum(pause_excesses))
+    if pause_excess > 0 and are_gaps_long(check, gap_excess + pause_excess, tolerance):
+        text, line = _describe_pauses(check, timing, pause_excesses)
+        yield Problem(Reason.WALL_CLOCK, text, line)
 
 
 def are_gaps_long(check: ClockCheck, seconds: float, tolerance: float) -> bool:
@@ -502,13 +512,17 @@ def _describe_gaps(check: ClockCheck, timing: Timing) -> str:
 def _describe_pauses(
     check: ClockCheck, timing: Timing, excess: Floats
 ) -> tuple[str, int]:
-    """Describe pauses that are too long; also return the line after the longest."""
+    """Describe pauses that are too long; also return the line after the longest.
+
+    `excess` contains the seconds by which each pause is too long, NaN if unknown.
+    """
     longest = int(np.argmax(np.nan_to_num(excess)))
     name, line = _name_pause_before_step(check, timing, longest)
+    seconds = format_seconds(float(check.pauses.seconds[longest]))
+    total_excess = format_seconds(float(np.nansum(excess)))
     text = (
-        f"the {name} takes "
-        f"{format_seconds(float(check.pauses.seconds[longest]))}, longer than others of this run or the recorded "
-        f"runs allow: {format_seconds(float(np.nansum(excess)))} too long in all, not part of any step time"
+        f"the {name} takes {seconds}, longer than others of this run or the recorded "
+        f"runs allow: {total_excess} too long in all, not part of any step time"
     )
     return text, line
 
@@ -559,11 +573,12 @@ def _find_hidden_time(
         yield Problem(Reason.TIMES_DISAGREE, text, line)
     if not check.work_per_step > 0:
         return
+    # More recorded work than printed work: the rate implies a longer step.
     factor = work / check.work_per_step
     by_rate = seconds * factor
-    if factor - 1 > tolerance + _get_rate_unit(
-        timing
-    ) and by_rate > baseline.step_seconds * (1 + tolerance):
+    contradicts = factor - 1 > tolerance + _get_rate_unit(timing)
+    is_slow_by_rate = by_rate > baseline.step_seconds * (1 + tolerance)
+    if contradicts and is_slow_by_rate:
         text = (
             f"a step takes {format_seconds(seconds)} by the timestamps of its lines and {format_seconds(by_rate)} by the "
             f"printed rate, with {work:.6g} samples or tokens a step as recorded: the clock was set back, or "
@@ -575,9 +590,9 @@ def _find_hidden_time(
 def _prints_zero_rates(timing: Timing) -> bool:
     """True if a rate of each step of the window is printed, and all are 0."""
     window = timing.window
-    printed = (window.throughput, window.tokens_per_second_per_gpu)
-    known = [rates for rates in printed if np.isfinite(rates).any()]
-    return bool(known) and all((rates == 0).all() for rates in known)
+    columns = (window.throughput, window.tokens_per_second_per_gpu)
+    printed = [rates for rates in columns if np.isfinite(rates).any()]
+    return bool(printed) and all((rates == 0).all() for rates in printed)
 
 
 def _get_rate_unit(timing: Timing) -> float:
@@ -587,8 +602,9 @@ def _get_rate_unit(timing: Timing) -> float:
     """
     rates = _get_rates(timing)
     rates = rates[np.isfinite(rates) & (rates > 0)]
-    whole = len(rates) and (rates == np.floor(rates)).all()
-    return 1 / compute_median(rates) if whole else 0.0
+    if not len(rates) or not (rates == np.floor(rates)).all():
+        return 0.0
+    return 1 / compute_median(rates)
 
 
 def has_risen(ratio: ClockRatio, usual: float) -> bool:
@@ -596,9 +612,8 @@ def has_risen(ratio: ClockRatio, usual: float) -> bool:
 
     The excess is in long gaps, or it is smaller but spread over many steps.
     """
-    return _exceeds_expected(
-        ratio.passed, usual * ratio.took, RISE_SECONDS
-    ) or has_spread(ratio, usual, SPREAD_SECONDS)
+    has_long_gaps = _exceeds_expected(ratio.passed, usual * ratio.took, RISE_SECONDS)
+    return has_long_gaps or has_spread(ratio, usual, SPREAD_SECONDS)
 
 
 def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
@@ -608,7 +623,9 @@ def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
     """
     if usual is None:
         return has_risen(ratio, 1.0)
-    notable = _exceeds_expected(ratio.passed, usual * ratio.took, RISE_SECONDS, NOTABLE)
+    notable = _exceeds_expected(
+        ratio.passed, usual * ratio.took, RISE_SECONDS, share=NOTABLE
+    )
     return notable and not has_risen(ratio, usual)
 
 
@@ -617,13 +634,17 @@ def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
 
     The excess must be at least `seconds`.
     """
-    return _exceeds_expected(ratio.spread_passed, usual * ratio.spread_took, seconds)
+    expected = usual * ratio.spread_took
+    return _exceeds_expected(ratio.spread_passed, expected, seconds)
 
 
 def _exceeds_expected(
     passed: float, expected: float, seconds: float, share: float = RISE
 ) -> bool:
-    """True if more time passed than expected, by at least `seconds` and `share`."""
+    """True if more time passed than expected, by at least `seconds` and `share`.
+
+    `share` is a share of the expected time.
+    """
     excess = passed - expected
     return excess >= seconds and excess >= share * expected
 
@@ -633,17 +654,20 @@ def _describe_ratio(ratio: ClockRatio) -> str:
     return f"{passed} while the step times add up to {took} (x{ratio.ratio:.3f})"
 
 
-def _find_longest_line(check: ClockCheck, timing: Timing, window: Window | None) -> int:
-    """Return the line after the longest gap, in a window or after the warm-up."""
+def _find_line_after_longest_gap(
+    check: ClockCheck, timing: Timing, window: Window | None
+) -> int:
+    """Return the line after the longest gap in `window`, or after the warm-up if None.
+
+    Pauses do not count.
+    """
     intervals = check.intervals
-    first, last = (
-        (window.first, window.last)
-        if window
-        else (check.share.first, int(timing.steps.index[-1]))
-    )
-    inside = ~intervals.paused & (intervals.first >= first) & (intervals.last <= last)
-    row = int(intervals.row[int(np.argmax(np.where(inside, intervals.lost, -np.inf)))])
-    return int(timing.steps.line[row])
+    first, last = check.share.first, int(timing.steps.index[-1])
+    if window:
+        first, last = window.first, window.last
+    counts = ~intervals.paused & (intervals.first >= first) & (intervals.last <= last)
+    longest = int(np.argmax(np.where(counts, intervals.lost, -np.inf)))
+    return int(timing.steps.line[int(intervals.row[longest])])
 
 
 def list_notes(
@@ -677,18 +701,14 @@ def _list_pause_notes(check: ClockCheck, timing: Timing) -> Iterator[Note]:
     row = int(check.pauses.row[0])
     count = count_noun(len(check.pauses.row), "gap")
     seconds = format_seconds(float(check.pauses.seconds.sum()))
-    regular = bool((check.pauses.kind == PauseKind.REGULAR).all())
-    context = (
-        "at regular intervals, as for evaluations or saves"
-        if regular
-        else "around evaluations or saves"
+    context = "around evaluations or saves"
+    if (check.pauses.kind == PauseKind.REGULAR).all():
+        context = "at regular intervals, as for evaluations or saves"
+    text = (
+        f"{count} of {seconds} in all {context}, not part of any step time; "
+        f"the first is before step {timing.steps.index[row]}"
     )
-    text = f"{count} of {seconds} in all {context}, not part of any step time; the first is before step"
-    yield Note(
-        NoteCode.PAUSES,
-        f"{text} {timing.steps.index[row]}",
-        int(timing.steps.line[row]),
-    )
+    yield Note(NoteCode.PAUSES, text, int(timing.steps.line[row]))
 
 
 def _list_uncompared_notes(
@@ -708,18 +728,17 @@ def _list_uncompared_notes(
             else f"recorded: x{usual:.3f}"
         )
         text = f"the log's clock advances {_describe_ratio(check.window)} in the window; {comparison}"
-        yield Note(NoteCode.WALL_CLOCK, text, _find_longest_line(check, timing, window))
-    excess = pauses.compute_excess(check.pauses, recorded)
+        line = _find_line_after_longest_gap(check, timing, window)
+        yield Note(NoteCode.WALL_CLOCK, text, line)
+    pause_excesses = pauses.compute_excess(check.pauses, recorded)
     if Observed.OUTSIDE_GAPS not in recorded:
         if are_gaps_long(check, check.outside_seconds, tolerance):
+            text = f"{_describe_gaps(check, timing)}; no recording to compare them with"
             line = int(steps.line[check.outside_row])
-            yield Note(
-                NoteCode.WALL_CLOCK,
-                f"{_describe_gaps(check, timing)}; no recording to compare them with",
-                line,
-            )
-        if are_gaps_long(check, float(np.nansum(excess)), tolerance):
-            yield Note(NoteCode.WALL_CLOCK, *_describe_pauses(check, timing, excess))
+            yield Note(NoteCode.WALL_CLOCK, text, line)
+        if are_gaps_long(check, float(np.nansum(pause_excesses)), tolerance):
+            text, line = _describe_pauses(check, timing, pause_excesses)
+            yield Note(NoteCode.WALL_CLOCK, text, line)
     yield from _list_new_pause_notes(check, timing, recorded, tolerance)
 
 
@@ -730,13 +749,16 @@ def _list_new_pause_notes(
 
     There are too few of them to know their usual length.
     """
-    new = pauses.find_new(check.pauses, recorded)
-    seconds = np.where(new, check.pauses.seconds, 0.0)
-    if not are_gaps_long(check, float(seconds.sum()), tolerance):
+    is_new = pauses.find_new(check.pauses, recorded)
+    seconds = np.where(is_new, check.pauses.seconds, 0.0)
+    total = float(seconds.sum())
+    if not are_gaps_long(check, total, tolerance):
         return
-    name, line = _name_pause_before_step(check, timing, int(np.argmax(seconds)))
+    longest = int(np.argmax(seconds))
+    name, line = _name_pause_before_step(check, timing, longest)
+    count = count_noun(int(is_new.sum()), "gap")
     text = (
-        f"{count_noun(int(new.sum()), 'gap')} of {format_seconds(float(seconds.sum()))} in all, absent from the recorded "
+        f"{count} of {format_seconds(total)} in all, absent from the recorded "
         f"runs; the longest is the {name}"
     )
     yield Note(NoteCode.WALL_CLOCK, text, line)

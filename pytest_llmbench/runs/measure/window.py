@@ -72,11 +72,9 @@ def find_uncovered(steps: Steps, mask: Flags, window: Window) -> tuple[int, ...]
     """
     covered = find_covered_steps(steps, mask, window)
     required = range(window.first, window.last + 1)
-    return (
-        ()
-        if len(covered) == len(required)
-        else tuple(step for step in required if step not in covered)
-    )
+    if len(covered) == len(required):
+        return ()
+    return tuple(step for step in required if step not in covered)
 
 
 def find_covered_steps(steps: Steps, mask: Flags, window: Window) -> frozenset[int]:
@@ -86,18 +84,17 @@ def find_covered_steps(steps: Steps, mask: Flags, window: Window) -> frozenset[i
     """
     if (steps.mean_of == 1).all():  # single steps, as in nearly every log
         return frozenset(steps.index[mask & is_inside(steps, window)].tolist())
-    bounds = np.array(
-        [
-            get_first_steps(steps)[mask] - window.first,
-            steps.index[mask] + 1 - window.first,
-        ]
-    )
-    # A mean may cover any number of steps, so count its bounds instead of its steps.
-    opened, closed = np.clip(bounds, 0, window.last + 1 - window.first)
-    change = np.zeros(window.last + 2 - window.first, dtype=np.int64)
-    np.add.at(change, opened, 1)
-    np.add.at(change, closed, -1)
-    return frozenset((np.flatnonzero(np.cumsum(change) > 0) + window.first).tolist())
+    # A mean may cover any number of steps, so count its bounds instead of its steps:
+    # the number of means that cover a step is the sum of the changes up to it. Steps
+    # are counted from the window's first step.
+    size = window.last + 1 - window.first
+    begins = np.clip(get_first_steps(steps)[mask] - window.first, 0, size)
+    ends = np.clip(steps.index[mask] + 1 - window.first, 0, size)
+    change = np.zeros(size + 1, dtype=np.int64)
+    np.add.at(change, begins, 1)
+    np.add.at(change, ends, -1)
+    covered = np.flatnonzero(np.cumsum(change) > 0)
+    return frozenset((covered + window.first).tolist())
 
 
 def is_inside(steps: Steps, window: Window) -> Flags:
@@ -117,19 +114,17 @@ def mask_window(steps: Steps, window: Window) -> Flags:
     # Omit a time whose steps a later time contains, too, or they would count twice:
     # Megatron prints the mean of steps 1 and 2 after step 1.
     rows = np.flatnonzero(counted)
-    later = np.minimum.accumulate(first[::-1])[::-1][1:]
-    counted[rows[:-1][first[:-1] >= later]] = False
+    earliest_later_first = np.minimum.accumulate(first[::-1])[::-1][1:]
+    is_repeated = first[:-1] >= earliest_later_first
+    counted[rows[:-1][is_repeated]] = False
     return counted
 
 
 def covers_window(steps: Steps, window: Window) -> bool:
     """True if steps extend over the window and at least one time is inside it."""
     first, last = int(get_first_steps(steps)[0]), int(steps.index[-1])
-    return (
-        first <= window.first
-        and window.last <= last
-        and bool(is_inside(steps, window).any())
-    )
+    extends_over_window = first <= window.first and window.last <= last
+    return extends_over_window and bool(is_inside(steps, window).any())
 
 
 def choose_mean_steps(steps: Steps, window: Window) -> Window:
@@ -137,9 +132,9 @@ def choose_mean_steps(steps: Steps, window: Window) -> Window:
     inside = is_inside(steps, window)
     if (steps.mean_of[inside] == 1).any():
         return window
-    return Window(
-        int(get_first_steps(steps)[inside].min()), int(steps.index[inside].max())
-    )
+    first = int(get_first_steps(steps)[inside].min())
+    last = int(steps.index[inside].max())
+    return Window(first, last)
 
 
 def choose_last_half(steps: Steps, planned: float = math.inf) -> Window:
@@ -148,12 +143,11 @@ def choose_last_half(steps: Steps, planned: float = math.inf) -> Window:
     It ends at the last of the `planned` steps.
     """
     # the first times are warm-up; OLMo runs ten steps more than planned
-    kept = (
-        steps.index[steps.index <= planned]
-        if steps.index[0] <= planned
-        else steps.index
-    )
-    return Window(int(get_first_steps(steps)[len(kept) // 2]), int(kept[-1]))
+    last_steps = steps.index
+    if last_steps[0] <= planned:
+        last_steps = last_steps[last_steps <= planned]
+    middle = len(last_steps) // 2
+    return Window(int(get_first_steps(steps)[middle]), int(last_steps[-1]))
 
 
 def count_steps(segment: Segment) -> int:
@@ -197,13 +191,11 @@ def choose_window(
 def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) -> float:
     """Return the mean, or the 20 % trimmed mean, of values of shape (n,), n > 0.
 
-    Weighted by the steps in each value.
+    Weighted by the steps in each value. `name`: "mean" or "trimmed_mean".
     """
-    return (
-        compute_mean(values, mean_of)
-        if name == "mean"
-        else compute_trimmed_mean(values, mean_of)
-    )
+    if name == "mean":
+        return compute_mean(values, mean_of)
+    return compute_trimmed_mean(values, mean_of)
 
 
 # --- which times count ----------------------------------------------------------------
@@ -226,16 +218,22 @@ class Timing:
 
 def compute_timing(steps: Steps, baseline: Baseline) -> Timing:
     """Determine which times of a segment count in the baseline's window."""
-    complete, filled = _fill_times_from_tokens(
-        _apply_planned_steps(steps, baseline), baseline
+    corrected = _apply_planned_steps(steps, baseline)
+    complete, filled = _fill_times_from_tokens(corrected, baseline)
+    seconds = complete.seconds
+    is_possible = (seconds >= compute_possible_seconds(baseline)) & (
+        seconds < LONGEST_SECONDS
     )
-    possible = (complete.seconds >= compute_possible_seconds(baseline)) & (
-        complete.seconds < LONGEST_SECONDS
-    )
-    usable = possible & ~complete.asynchronous
+    usable = is_possible & ~complete.asynchronous
     counted = np.zeros(len(steps), dtype=np.bool_)
     counted[usable] = mask_window(select_rows(complete, usable), baseline.window)
-    return Timing(complete, filled, usable, counted, select_rows(complete, counted))
+    return Timing(
+        steps=complete,
+        filled=filled,
+        usable=usable,
+        counted=counted,
+        window=select_rows(complete, counted),
+    )
 
 
 def select_rows(steps: Steps, mask: Flags) -> Steps:
@@ -243,13 +241,14 @@ def select_rows(steps: Steps, mask: Flags) -> Steps:
     if mask.all():
         return steps
     first, count = int(np.argmax(mask)), np.count_nonzero(mask)
-    is_contiguous = mask[first : first + count].all()
+    rows: slice | Flags = mask
+    if mask[first : first + count].all():
+        # a slice is twice as fast, and safe because columns are read-only
+        rows = slice(first, first + count)
     selected = _SelectedSteps.__new__(_SelectedSteps)
+    # the class is frozen, and its `__init__` would need all columns
     object.__setattr__(selected, "_of", steps)
-    # a slice is twice as fast, and safe because columns are read-only
-    object.__setattr__(
-        selected, "_rows", slice(first, first + count) if is_contiguous else mask
-    )
+    object.__setattr__(selected, "_rows", rows)
     return selected
 
 
@@ -276,43 +275,43 @@ def compute_possible_seconds(baseline: Baseline) -> float:
 
 
 def _apply_planned_steps(steps: Steps, baseline: Baseline) -> Steps:
-    """Correct the number of steps of a log that prints one mean over the whole run.
+    """Correct the step count of a log that prints one mean over the whole run.
 
-    The recipe's number of steps is used if it is compatible with the digits of the log.
-    Otherwise the steps are returned unchanged.
+    Uses the baseline's step count if the digits of the log allow it, and otherwise
+    returns `steps` unchanged. Such a log prints the time of all steps and a rate with
+    few digits: "train_runtime: 100.0, train_steps_per_second: 0.5" may be 45 to 55
+    steps, so the step time is uncertain, too. If the step count is known, only the
+    rounding of the total time is left.
     """
-    # If a log prints the time of all steps and a rate with few digits, the number of
-    # steps is uncertain, and so is the step time. With the recipe's number of steps,
-    # only the rounding of the total time is left.
-    if len(steps) != 1 or steps.index[0] < 2 or steps.mean_of[0] != steps.index[0]:
+    has_one_mean = len(steps) == 1 and steps.mean_of[0] == steps.index[0]
+    if not has_one_mean or steps.index[0] < 2:
         return steps
-    nearest = int(steps.index[0])
-    candidates = float(steps.resolution_seconds[0] / steps.seconds[0]) * nearest
-    if (
-        not candidates > 1
-        or abs(baseline.steps - nearest)
-        > (candidates + 1 + _count_recorded_candidates(baseline, candidates)) / 2
-    ):
+    printed_count, planned_count = int(steps.index[0]), baseline.steps
+    relative_unit = float(steps.resolution_seconds[0] / steps.seconds[0])
+    # the number of step counts that one unit of the printed rate includes
+    candidates = relative_unit * printed_count
+    recorded_candidates = _count_recorded_candidates(baseline, candidates)
+    # Each count is known to half of its range; the 1 is for rounding to whole steps.
+    allowed = (candidates + 1 + recorded_candidates) / 2
+    is_certain = not candidates > 1
+    if is_certain or abs(planned_count - printed_count) > allowed:
         return steps
-    planned = np.array([baseline.steps], dtype=np.int64)
-    seconds = steps.seconds * nearest / baseline.steps
+    count = np.array([planned_count], dtype=np.int64)
+    seconds = steps.seconds * printed_count / planned_count
     unit = np.minimum(steps.resolution_seconds, seconds * ROUNDED_SHARE)
     return dataclasses.replace(
-        steps, index=planned, mean_of=planned, seconds=seconds, resolution_seconds=unit
+        steps, index=count, mean_of=count, seconds=seconds, resolution_seconds=unit
     )
 
 
 def _count_recorded_candidates(baseline: Baseline, candidates: float) -> float:
     """Return the number of step counts that are compatible with a baseline's runs.
 
-    It is assumed to be that of the judged run (`candidates`) for a baseline made from
-    runs. The number of steps in a recipe is certain: 0.
+    For a baseline made from runs, it is assumed to be that of the judged run,
+    `candidates`. The step count of a recipe is certain: 0.
     """
-    return (
-        candidates
-        if baseline.recording is not None or baseline.match is not None
-        else 0.0
-    )
+    is_from_runs = baseline.recording is not None or baseline.match is not None
+    return candidates if is_from_runs else 0.0
 
 
 def _fill_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:
@@ -324,9 +323,10 @@ def _fill_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
         filled &= np.isfinite(speed) & (speed > 0)
     if not filled.any():
         return steps, filled
-    tokens_per_gpu = metric_definitions.compute_tokens_per_second(
+    tokens_per_step = metric_definitions.compute_tokens_per_second(
         baseline.configuration, 1.0
-    ) / (baseline.key.gpus or math.inf)
+    )
+    tokens_per_gpu = tokens_per_step / (baseline.key.gpus or math.inf)
     if tokens_per_gpu == 0:  # the baseline's tokens per step are unknown
         return steps, np.zeros_like(filled)
     seconds, unit = steps.seconds.copy(), steps.resolution_seconds.copy()
@@ -342,93 +342,91 @@ def _fill_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
 def find_gaps(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     """Yield the problems of an incomplete window, unusable times first."""
     steps, window = timing.steps, baseline.window
-    bad = is_inside(steps, window) & ~timing.usable
+    unusable = is_inside(steps, window) & ~timing.usable
     required, counted = range(window.first, window.last + 1), timing.window.index
     if (
-        not bad.any()
+        not unusable.any()
         and (steps.mean_of == 1).all()
         and counted.tolist() == list(required)
     ):
         return  # all steps of the window count, as in nearly every run
     uncounted = set(find_uncovered(steps, timing.counted, window))
-    if not uncounted and not bad.any():
+    if not uncounted and not unusable.any():
         return
-    untimed = bad & np.isnan(steps.seconds) & ~steps.asynchronous
-    yield from _find_dispatched_steps(steps, bad & steps.asynchronous)
-    yield from _find_impossible_steps(
-        steps, bad & ~untimed & ~steps.asynchronous, baseline
-    )
-    lost = uncounted - find_covered_steps(steps, bad, window)
-    straddled = lost & find_covered_steps(
-        steps, _mask_straddling(timing, window), window
-    )
+    # A time is unusable for one of three reasons.
+    dispatched = unusable & steps.asynchronous
+    untimed = unusable & np.isnan(steps.seconds) & ~dispatched
+    impossible = unusable & ~untimed & ~dispatched
+    yield from _find_dispatched_steps(steps, dispatched)
+    yield from _find_impossible_steps(steps, impossible, baseline)
+    # The steps that no time of the window covers are missing, or in a straddling mean.
+    uncovered = uncounted - find_covered_steps(steps, unusable, window)
+    straddling = _mask_straddling(timing, window)
+    straddled = uncovered & find_covered_steps(steps, straddling, window)
     yield from _find_straddling(timing, straddled, window)
-    yield from _find_missing(steps, untimed, lost - straddled, window)
+    yield from _find_missing(steps, untimed, uncovered - straddled, window)
 
 
-def _find_dispatched_steps(steps: Steps, bad: Flags) -> Iterator[Problem]:
-    if bad.any():
-        row = int(np.argmax(bad))
+def _find_dispatched_steps(steps: Steps, dispatched: Flags) -> Iterator[Problem]:
+    """Yield a problem if steps have only the time of their asynchronous dispatch."""
+    if dispatched.any():
+        row = int(np.argmax(dispatched))
         text = (
             f"step {steps.index[row]} took {steps.seconds[row]:.4g} s only to be dispatched: its run time is unknown "
-            f"({formatting.count_noun(int(bad.sum()), 'such step')} in the window)"
+            f"({formatting.count_noun(int(dispatched.sum()), 'such step')} in the window)"
         )
         yield Problem(Reason.ASYNCHRONOUS_DISPATCH, text, int(steps.line[row]))
 
 
 def _find_impossible_steps(
-    steps: Steps, bad: Flags, baseline: Baseline
+    steps: Steps, impossible: Flags, baseline: Baseline
 ) -> Iterator[Problem]:
-    """Yield a problem if a step is faster than 100 % MFU allows."""
-    if bad.any():
-        row = int(np.argmax(bad))
+    """Yield a problem if a step is faster than 100 % MFU allows, or has a time that
+    is too long."""
+    if impossible.any():
+        row = int(np.argmax(impossible))
         fastest = compute_possible_seconds(baseline)
-        bound = (
-            ""
-            if fastest == sys.float_info.min
-            else f"; 100 % MFU would be {fastest:.4g} s"
-        )
+        bound = f"; 100 % MFU would be {fastest:.4g} s"
+        if fastest == sys.float_info.min:  # the FLOPs or the peak are unknown
+            bound = ""
         text = f"step {steps.index[row]} took {steps.seconds[row]:.4g} s{bound}"
         yield Problem(Reason.IMPOSSIBLE_SAMPLE, text, int(steps.line[row]))
 
 
 def _find_missing(
-    steps: Steps, untimed: Flags, lost: set[int], window: Window
+    steps: Steps, untimed: Flags, missing: set[int], window: Window
 ) -> Iterator[Problem]:
     """Yield problems for steps of the window that are missing or have no time."""
     extent = f"of the steps {window.first} to {window.last}"
-    only_step = f"step {window.first}" if window.first == window.last else ""
+    is_single_step = window.first == window.last
     if untimed.any():
         numbers = formatting.join_first(steps.index[untimed].tolist())
-        text = (
-            f"{only_step} has no time"
-            if only_step
-            else f"{int(untimed.sum())} {extent} have no time: {numbers}"
-        )
-        yield Problem(
-            Reason.WINDOW_INCOMPLETE, text, int(steps.line[int(np.argmax(untimed))])
-        )
-    if lost:
-        missing = (
-            f"{len(lost)} {extent} are missing: {formatting.join_first(sorted(lost))}"
-        )
-        text = (
-            f"{only_step} is missing"
-            if only_step
-            else _describe_sample(steps, lost) or missing
-        )
+        text = f"{int(untimed.sum())} {extent} have no time: {numbers}"
+        if is_single_step:
+            text = f"step {window.first} has no time"
+        first_line = int(steps.line[int(np.argmax(untimed))])
+        yield Problem(Reason.WINDOW_INCOMPLETE, text, first_line)
+    if missing:
+        numbers = formatting.join_first(sorted(missing))
+        text = f"{len(missing)} {extent} are missing: {numbers}"
+        if is_single_step:
+            text = f"step {window.first} is missing"
+        elif sample := _describe_sample(steps, missing):
+            text = sample
         yield Problem(Reason.WINDOW_INCOMPLETE, text)
 
 
-def _describe_sample(steps: Steps, lost: set[int]) -> str:
+def _describe_sample(steps: Steps, missing: set[int]) -> str:
     """Describe a log that prints the times of every n-th step only, or ""."""
     gaps = np.diff(steps.index)
-    interval = int(compute_median(gaps)) if len(gaps) >= FEWEST_GAPS else 1
+    if len(gaps) < FEWEST_GAPS:
+        return ""
+    interval = int(compute_median(gaps))
     if interval < 2 or (gaps != interval).any() or (steps.mean_of != 1).any():
         return ""
     return (
         f"the log prints only the time of every {formatting.format_ordinal(interval)} step: the times of the "
-        f"{len(lost)} others in the window are unknown"
+        f"{len(missing)} others in the window are unknown"
     )
 
 
@@ -444,22 +442,25 @@ def _find_straddling(
     timing: Timing, straddled: set[int], window: Window
 ) -> Iterator[Problem]:
     """Yield a problem if a bound of the window lies within a mean, with a better
-    window."""
+    window.
+
+    `straddled` contains the steps of the window that only such means cover.
+    """
     if not straddled:
         return
     steps = timing.steps
-    rows = np.flatnonzero(_mask_straddling(timing, window))
-    width = int(compute_median(steps.mean_of[rows]))
+    straddling = _mask_straddling(timing, window)
+    width = int(compute_median(steps.mean_of[straddling]))
     is_usual_width = len(steps) == 1 or int(compute_median(steps.mean_of)) == width
-    row = int(rows[0])
+    row = int(np.argmax(straddling))
     intervals = (
-        f"the log prints every {formatting.format_ordinal(width)} step"
-        if is_usual_width
-        else f"the time at step {steps.index[row]} is the mean of {steps.mean_of[row]} steps"
+        f"the time at step {steps.index[row]} is the mean of {steps.mean_of[row]} steps"
     )
-    whole = timing.counted if timing.counted.any() else _mask_straddling(timing, window)
-    first = int(get_first_steps(steps)[whole].min())
-    last = int(steps.index[whole].max())
+    if is_usual_width:
+        intervals = f"the log prints every {formatting.format_ordinal(width)} step"
+    whole_intervals = timing.counted if timing.counted.any() else straddling
+    first = int(get_first_steps(steps)[whole_intervals].min())
+    last = int(steps.index[whole_intervals].max())
     text = f"{intervals}: {format_ranges(straddled)} not covered; a window of whole intervals is {first} to {last}"
     yield Problem(Reason.WINDOW_INCOMPLETE, text, int(steps.line[row]))
 
@@ -468,10 +469,9 @@ def format_ranges(numbers: Iterable[int]) -> str:
     """Format step numbers as ranges with a verb: `11 to 14, 41 to 44 are`, `7 is`."""
     ordered = sorted(numbers)
     breaks = np.flatnonzero(np.diff(ordered) > 1) + 1
-    ranges = [
-        (int(group[0]), int(group[-1])) for group in np.split(np.array(ordered), breaks)
-    ]
-    texts = [
-        f"{first}" if first == last else f"{first} to {last}" for first, last in ranges
-    ]
-    return f"{formatting.join_first(texts)} {'is' if len(ordered) == 1 else 'are'}"
+    texts = []
+    for consecutive in np.split(np.array(ordered), breaks):
+        first, last = int(consecutive[0]), int(consecutive[-1])
+        texts.append(f"{first}" if first == last else f"{first} to {last}")
+    verb = "is" if len(ordered) == 1 else "are"
+    return f"{formatting.join_first(texts)} {verb}"
