@@ -70,8 +70,10 @@ def choose_segment(
         for number, segment in enumerate(attempt.log.segments, start=1)
         if len(segment.steps)
     ]
-    if not choices or (len(choices) == 1 and len(attempts) == 1):
-        return Choice(*choices[0], others=0) if choices else None
+    if not choices:
+        return None
+    if len(choices) == 1 and len(attempts) == 1:
+        return Choice(*choices[0], others=0)
     unprofiled = [
         candidate for candidate in choices if not is_profiled(candidate.segment)
     ]
@@ -86,15 +88,18 @@ def choose_segment(
         if is_finished(candidate.segment, steps)
         and _covers_window(candidate.segment, window)
     ]
-    # A requeued job is judged on the attempt that finished.
-    chosen = complete[-1] if complete else (unprofiled or choices)[-1]
-    after = untraced[untraced.index(chosen) + 1 :] if complete else []
-    # An older success must not hide a newer segment that started over.
-    if any(
-        get_first_steps(candidate.segment.steps)[0] <= window.last
-        for candidate in after
-    ):
-        chosen, complete = after[-1], []
+    if complete:
+        # A requeued job is judged on the attempt that finished.
+        chosen = complete[-1]
+        newer = untraced[untraced.index(chosen) + 1 :]
+        # An older success must not hide a newer segment that started over.
+        if any(
+            get_first_steps(candidate.segment.steps)[0] <= window.last
+            for candidate in newer
+        ):
+            chosen, complete = newer[-1], []
+    else:
+        chosen = (unprofiled or choices)[-1]
     is_last = bool(untraced) and untraced[-1] is chosen is choices[-1]
     if not complete and is_last and is_finished(chosen.segment, steps):
         chosen = join_resumed(untraced, window, steps) or chosen
@@ -120,6 +125,7 @@ class SegmentChoice(NamedTuple):
 
 
 def _covers_window(segment: Segment, window: Window) -> bool:
+    """True if the log has a time for each step of the window."""
     return not find_missing_steps(segment.steps, window)
 
 
@@ -133,13 +139,15 @@ def join_resumed(
     made twice, the first time counts. The first steps after a resume count only inside
     the window.
     """
-    chain = [segment_choices[-1]]
+    chain = [segment_choices[-1]]  # resumed segments, oldest first
     for candidate in reversed(segment_choices[:-1]):
-        is_resumed = candidate.attempt is chain[0].attempt and not is_finished(
-            candidate.segment, steps
-        )
-        if not is_resumed or not _resumes(
-            candidate.segment.steps, chain[0].segment.steps
+        oldest = chain[0]
+        is_stopped = not is_finished(candidate.segment, steps)
+        in_same_attempt = candidate.attempt is oldest.attempt
+        if not (
+            in_same_attempt
+            and is_stopped
+            and _resumes(before=candidate.segment.steps, after=oldest.segment.steps)
         ):
             break
         chain.insert(0, candidate)
@@ -147,20 +155,22 @@ def join_resumed(
     for candidate in chain[1:]:
         joined = _append_resumed(joined, candidate.segment.steps, window)
     segments = [candidate.segment for candidate in chain]
+    statements = tuple(
+        statement for resumed in segments for statement in resumed.stated
+    )
+    doubts = (resumed.doubt for resumed in segments if resumed.doubt)
+    bad_validation_lines = (
+        resumed.bad_validation_line
+        for resumed in segments
+        if resumed.bad_validation_line
+    )
     segment = replace(
         segments[-1],
         steps=joined,
-        stated=tuple(statement for resumed in segments for statement in resumed.stated),
+        stated=statements,
         first_line=segments[0].first_line,
-        doubt=next((resumed.doubt for resumed in segments if resumed.doubt), ""),
-        bad_validation_line=next(
-            (
-                resumed.bad_validation_line
-                for resumed in segments
-                if resumed.bad_validation_line
-            ),
-            0,
-        ),
+        doubt=next(doubts, ""),
+        bad_validation_line=next(bad_validation_lines, 0),
     )
     if len(chain) == 1 or not _covers_window(segment, window):
         return None
@@ -174,12 +184,9 @@ def join_resumed(
 
 
 def _resumes(before: Steps, after: Steps) -> bool:
-    """True if `after` begins at a checkpoint of `before`."""
-    return (
-        int(get_first_steps(before)[0])
-        < int(get_first_steps(after)[0])
-        <= int(before.index[-1]) + 1
-    )
+    """True if `after` begins at a checkpoint of `before`: within it, or just after it."""
+    begin, end = int(get_first_steps(before)[0]), int(before.index[-1]) + 1
+    return begin < int(get_first_steps(after)[0]) <= end
 
 
 def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
@@ -190,7 +197,8 @@ def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
     """
     first = get_first_steps(after)
     is_warm = (first >= first[0] + WARM_UP_STEPS) | is_inside(after, window)
-    rows = np.flatnonzero((first > before.index[-1]) & is_warm)
+    is_new = first > before.index[-1]
+    rows = np.flatnonzero(is_new & is_warm)
     columns = {
         column.name: np.append(
             getattr(before, column.name), getattr(after, column.name)[rows]
@@ -199,11 +207,10 @@ def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
     }
     if len(rows):  # the time before the resume belongs to no step
         row = rows[0]
-        start = (
-            after.stamp[row - 1]
-            if row
-            else after.stamp[0] - after.seconds[0] * after.mean_of[0]
-        )
+        if row:
+            start = after.stamp[row - 1]
+        else:
+            start = after.stamp[0] - after.seconds[0] * after.mean_of[0]
         columns["since"][len(before)] = start
     return Steps(**columns)
 
@@ -215,11 +222,9 @@ def _has_newer_failed_file(
 
     Finished runs are not requeued, so that file belongs to another run in the folder.
     """
-    newer = (
-        attempts[attempts.index(finished_attempt) + 1 :]
-        if finished_attempt.log.dialect == METRICS
-        else ()
-    )
+    if finished_attempt.log.dialect != METRICS:
+        return False
+    newer = attempts[attempts.index(finished_attempt) + 1 :]
     return any(attempt.log.lines and not attempt.log.segments for attempt in newer)
 
 
@@ -229,14 +234,15 @@ def is_traced(attempt: Attempt, number: int) -> bool:
 
     `number` is the 1-based number of the segment.
     """
-    segments, first = attempt.log.segments, attempt.log.nccl_line
-    last = max(first, attempt.log.nccl_last_line)
+    segments, first_record = attempt.log.segments, attempt.log.nccl_line
+    if not first_record:
+        return False
+    last_record = max(first_record, attempt.log.nccl_last_line)
     previous_end = segments[number - 2].last_line if number > 1 else 0
-    return (
-        bool(first)
-        and last > previous_end
-        and (first <= segments[number - 1].last_line or number == len(segments))
-    )
+    # records after the last segment belong to that segment
+    is_last_segment = number == len(segments)
+    begins_in_time = is_last_segment or first_record <= segments[number - 1].last_line
+    return last_record > previous_end and begins_in_time
 
 
 def is_profiled(segment: Segment) -> bool:
@@ -265,7 +271,7 @@ def list_attempts(
     `steps` is the number of steps of a complete run, for logs that print no total.
     """
     attempts: list[AttemptSummary] = []
-    previous: Segment | None = None
+    previous: Segment | None = None  # None after an attempt without steps
     for attempt in run.attempts:
         if not any(len(segment.steps) for segment in attempt.log.segments):
             attempts.append(_make_empty_summary(len(attempts) + 1, attempt))
@@ -305,28 +311,21 @@ def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
         for attempt in attempts
         if not attempt.judged and not attempt.finished
     ]
-    failures = "".join(
-        f"; {text}" for text in filter(None, [formatting.join_first(failed, LISTED)])
-    )
+    # "; 1 stopped after step 20", or "" if no other attempt failed
+    failures = f"; {formatting.join_first(failed, LISTED)}" if failed else ""
     files = list(dict.fromkeys(attempt.log for attempt in attempts))
-    origin = f"line {judged.line}" + (
-        f" of file {files.index(judged.log) + 1}" if len(files) > 1 else ""
-    )
+    sources, origin = "the log", f"line {judged.line}"
+    if len(files) > 1:
+        sources = f"{len(files)} files"
+        origin = f"{origin} of file {files.index(judged.log) + 1}"
     judged_name = "last" if judged is attempts[-1] else name_ordinal(judged.number)
-    sources = "the log" if len(files) == 1 else f"{len(files)} files"
-    all_start_over = all(attempt.starts_over for attempt in attempts[1:])
-    head = (
-        f"{len(attempts)} runs in {sources}"
-        if all_start_over
-        else f"restarted: {len(attempts)} attempts in {sources}"
-    )
-    if not judged.finished and attempts[-1].finished:
+    code, head = NoteCode.ATTEMPTS, f"restarted: {len(attempts)} attempts in {sources}"
+    if all(attempt.starts_over for attempt in attempts[1:]):
+        code, head = NoteCode.SEGMENTS, f"{len(attempts)} runs in {sources}"
+    if not judged.finished and attempts[-1].finished:  # resumed segments, joined
         judged_name = f"{judged_name} one"
         failures = f" with those that resumed it; it {judged.ended}{failures}"
-    yield Note(
-        NoteCode.SEGMENTS if all_start_over else NoteCode.ATTEMPTS,
-        f"{head}; the {judged_name}, from {origin}, is judged{failures}",
-    )
+    yield Note(code, f"{head}; the {judged_name}, from {origin}, is judged{failures}")
 
 
 def make_slowest_attempt_note(
@@ -341,11 +340,11 @@ def make_slowest_attempt_note(
         listed = formatting.join_first(
             [formatting.format_seconds(value) for value in seconds]
         )
-        text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {listed}): the slowest"
-        yield Note(
-            NoteCode.SLOWEST_ATTEMPT,
-            f"{text} is judged, because a fast attempt does not cancel a slow one",
+        text = (
+            f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {listed}): the slowest "
+            "is judged, because a fast attempt does not cancel a slow one"
         )
+        yield Note(NoteCode.SLOWEST_ATTEMPT, text)
 
 
 def _make_summary(
@@ -359,6 +358,9 @@ def _make_summary(
 ) -> AttemptSummary:
     """Summarise an attempt from one of its segments."""
     finished, last = is_finished(segment, steps), int(segment.steps.index[-1])
+    ended = "finished"
+    if not finished:
+        ended = f"stopped after step {last}{_describe_cause(attempt, segment)}"
     return AttemptSummary(
         number=number,
         log=attempt.files.log,
@@ -366,9 +368,7 @@ def _make_summary(
         first_step=int(get_first_steps(segment.steps)[0]),
         last_step=last,
         finished=finished,
-        ended="finished"
-        if finished
-        else f"stopped after step {last}{_describe_cause(attempt, segment)}",
+        ended=ended,
         starts_over=starts_over,
         judged=judged,
     )
@@ -376,24 +376,24 @@ def _make_summary(
 
 def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
     """Summarise an attempt without steps."""
-    line = (
-        attempt.log.ending.line
-        if attempt.log.ending and not attempt.log.ending.file
-        else 0
-    )
+    ending = attempt.log.ending
     return AttemptSummary(
-        number,
-        attempt.files.log,
-        line,
-        None,
-        None,
+        number=number,
+        log=attempt.files.log,
+        # an ending with a file is in another file than the log
+        line=ending.line if ending and not ending.file else 0,
+        first_step=None,
+        last_step=None,
         finished=False,
         ended=f"no step{_describe_cause(attempt, None)}",
     )
 
 
 def _describe_cause(attempt: Attempt, segment: Segment | None) -> str:
-    """Return the cause of an attempt's end in brackets, or ""."""
+    """Return the cause of an attempt's end in brackets, or "".
+
+    `segment` is None for an attempt without steps.
+    """
     ending, segments = attempt.log.ending, attempt.log.segments
     # an ending belongs to the last segment
     if ending is None or (segment is not None and segment is not segments[-1]):
@@ -403,15 +403,12 @@ def _describe_cause(attempt: Attempt, segment: Segment | None) -> str:
 
 def _starts_over(previous: Segment, segment: Segment, steps: int) -> bool:
     """True if a segment is a new run: the previous one finished and is not continued."""
-    return is_finished(previous, steps) and int(
-        get_first_steps(segment.steps)[0]
-    ) <= int(previous.steps.index[-1])
+    first, previous_last = get_first_steps(segment.steps)[0], previous.steps.index[-1]
+    return is_finished(previous, steps) and int(first) <= int(previous_last)
 
 
 def name_ordinal(number: int) -> str:
     """Return the ordinal number: `first` to `tenth`, then `11th`."""
-    return (
-        ORDINALS[number - 1]
-        if number <= len(ORDINALS)
-        else formatting.format_ordinal(number)
-    )
+    if number <= len(ORDINALS):
+        return ORDINALS[number - 1]
+    return formatting.format_ordinal(number)

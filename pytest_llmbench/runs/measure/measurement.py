@@ -33,6 +33,7 @@ from pytest_llmbench.runs.measure.window import (
     Timing,
     compute_statistic,
     compute_timing,
+    count_steps,
     find_gaps,
 )
 
@@ -61,15 +62,15 @@ def measure(
     window that are slower by more than `tolerance`.
     """
     required = baseline.required
-    choice, candidate_seconds = choose_judged(run, required, now, baseline)
+    choice, candidate_seconds = choose_judged(run, required, now, ranked=baseline)
     excluded = validity.find_exclusion(run, choice) or _exclude_short_companion(
         run, choice, required
     )
     if choice is None:
-        problem = validity.explain_no_steps(run, baseline, now)
-        return _make_unmeasured(
-            run, baseline, (problem,) if excluded is None else (), excluded
-        )
+        problems: tuple[Problem, ...] = ()
+        if excluded is None:
+            problems = (validity.explain_no_steps(run, baseline, now),)
+        return _make_unmeasured(run, baseline, problems, excluded)
     timing, problems = _compute_window_timing(run, choice, baseline, now, excluded)
     steps, counted = timing.steps, timing.counted
     seconds, mean_of = _compute_statistic(timing, baseline.window)
@@ -204,7 +205,8 @@ def choose_judged(
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.other_candidates:
         return last, ()
-    measured, ranked = [], ranked or baseline
+    ranked = ranked or baseline
+    measured: list[tuple[float, Choice]] = []
     # a profiled segment is slower, so it is no candidate
     comparable = (
         candidate
@@ -213,24 +215,24 @@ def choose_judged(
     )
     for choice in (*comparable, last):
         timing = compute_timing(choice.segment.steps, baseline)
-        if (
-            validity.find_problems(run, choice, timing, baseline, now)
-            or not timing.counted.any()
-        ):
+        problems = validity.find_problems(run, choice, timing, baseline, now)
+        if problems or not timing.counted.any():
             if choice is last:
                 # an older segment must not hide the problems of the newest
                 return last, ()
             continue
-        value, _ = _compute_statistic(
-            compute_timing(choice.segment.steps, ranked), ranked.window
-        )
-        if value is None:
+        ranked_timing = compute_timing(choice.segment.steps, ranked)
+        seconds, _ = _compute_statistic(ranked_timing, ranked.window)
+        if seconds is None:
             return choice, ()
-        measured.append((value, choice))
+        measured.append((seconds, choice))
     # Repeating the steps until they are fast does not make a slow job fast.
-    slowest = max(value for value, _ in measured)
-    judged = next(choice for value, choice in reversed(measured) if value == slowest)
-    return judged, () if judged is last else tuple(value for value, _ in measured)
+    all_seconds = tuple(seconds for seconds, _ in measured)
+    slowest = max(all_seconds)
+    judged = next(
+        choice for seconds, choice in reversed(measured) if seconds == slowest
+    )
+    return judged, () if judged is last else all_seconds
 
 
 def _compute_statistic(
@@ -244,9 +246,9 @@ def _compute_statistic(
     seconds = timing.steps.seconds[timing.counted]
     step_counts = timing.steps.mean_of[timing.counted]
     mean_of = tuple(step_counts.tolist()) if (step_counts > 1).any() else ()
-    return (
-        compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None
-    ), mean_of
+    if not len(seconds):
+        return None, mean_of
+    return compute_statistic(seconds, window.statistic, mean_of), mean_of
 
 
 def _compute_documented_mean(timing: Timing, baseline: Baseline) -> float | None:
@@ -255,13 +257,13 @@ def _compute_documented_mean(timing: Timing, baseline: Baseline) -> float | None
     if window is None:
         return None
     index = timing.steps.index
-    inside = timing.steps.seconds[
-        timing.usable & (index >= window.first) & (index <= window.last)
-    ]
-    return float(inside.mean()) if len(inside) else None
+    in_window = (index >= window.first) & (index <= window.last)
+    seconds = timing.steps.seconds[timing.usable & in_window]
+    return float(seconds.mean()) if len(seconds) else None
 
 
 def _compute_median_or_zero(values: Floats) -> float:
+    """Return the median, or 0 without values."""
     # Not the maximum: one slow step prints fewer digits, which must not reduce the
     # resolution of the others.
     return compute_median(values) if len(values) else 0.0
@@ -274,11 +276,12 @@ def _make_unmeasured(
     excluded: Problem | None,
 ) -> Measurement:
     """Build the measurement of a run without usable steps."""
+    last_files = run.attempts[-1].files if run.attempts else None
     return Measurement(
         run=run,
         baseline=baseline,
-        log=run.attempts[-1].files.log if run.attempts else None,
-        attempt=run.attempts[-1].files.number if run.attempts else 0,
+        log=last_files.log if last_files else None,
+        attempt=last_files.number if last_files else 0,
         segment=0,
         statistic_seconds=None,
         last_step_seconds=None,
@@ -293,11 +296,10 @@ def _make_unmeasured(
 def _list_metrics(
     baseline: Baseline, timing: Timing, seconds: float | None
 ) -> tuple[Metric, ...]:
-    return (
-        metrics.compute_window_metrics(baseline, timing, seconds)
-        if seconds is not None
-        else ()
-    )
+    """List the metrics of a window; empty if it has no statistic (`seconds`)."""
+    if seconds is None:
+        return ()
+    return metrics.compute_window_metrics(baseline, timing, seconds)
 
 
 def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkpoints:
@@ -315,11 +317,11 @@ def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkp
 def _find_duplicate(run: Run) -> Iterator[Problem]:
     """Yield a problem if a run is certainly a duplicate of another."""
     # The measurements of the run's own job are unknown.
-    if run.duplicate_of is not None and run.duplicate_of.certain:
-        yield Problem(
-            Reason.COPIED,
-            f"{notes.name_job(run.found.job_id, run.id)} is a duplicate of {notes.describe_duplicate(run.duplicate_of)}",
-        )
+    duplicate = run.duplicate_of
+    if duplicate is not None and duplicate.certain:
+        job = notes.name_job(run.found.job_id, run.id)
+        text = f"{job} is a duplicate of {notes.describe_duplicate(duplicate)}"
+        yield Problem(Reason.COPIED, text)
 
 
 def _exclude_short_companion(
@@ -333,12 +335,7 @@ def _exclude_short_companion(
     reason = run.found.companion_of
     if reason is None:
         return None
-    segment = choice.segment if choice else None
-    if segment is not None:
-        total = (
-            segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
-        )
-        # planned for all steps of the recipe: judged like any other run
-        if total >= baseline.steps:
-            return None
+    # planned for all steps of the recipe: judged like any other run
+    if choice is not None and count_steps(choice.segment) >= baseline.steps:
+        return None
     return Problem(reason, run.found.companion_because)

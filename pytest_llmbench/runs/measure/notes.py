@@ -41,10 +41,11 @@ def list_notes(
             line,
         )
     if choice.attempt.log.prints_loss:
-        silent = ~timing.steps.has_loss & (timing.steps.index < baseline.window.first)
+        before_window = timing.steps.index < baseline.window.first
+        without_loss = ~timing.steps.has_loss & before_window
         text = "before the window without a loss, first step"
         yield from _list_step_notes(
-            timing.steps, silent, NoteCode.LOSS_MISSING_BEFORE, text
+            timing.steps, without_loss, NoteCode.LOSS_MISSING_BEFORE, text
         )
     elif not timing.steps.has_loss.all():
         yield Note(
@@ -55,20 +56,17 @@ def list_notes(
     yield from configuration.list_notes(timing, baseline, observed_work)
     yield from configuration.compare_power(run, choice, baseline)
     total = choice.segment.total_steps
-    if int(timing.steps.index[-1]) != int(choice.segment.steps.index[-1]):
-        yield Note(
-            NoteCode.STEPS,
-            f"the log's rounded values suggest about {total} steps; assumed are the recipe's {baseline.steps}",
-        )
+    last, printed_last = timing.steps.index[-1], choice.segment.steps.index[-1]
+    if int(last) != int(printed_last):  # corrected by `window._apply_planned_steps`
+        text = f"the log's rounded values suggest about {total} steps; assumed are the recipe's {baseline.steps}"
+        yield Note(NoteCode.STEPS, text)
     elif total is not None and total != baseline.steps:
-        yield Note(
-            NoteCode.STEPS, f"the run has {total} steps, the recipe {baseline.steps}"
-        )
+        text = f"the run has {total} steps, the recipe {baseline.steps}"
+        yield Note(NoteCode.STEPS, text)
     speeds = timing.steps.tokens_per_second_per_gpu[timing.usable & ~timing.filled]
-    if (
-        not np.isfinite(timing.steps.global_batch_size).any()
-        and not np.isfinite(speeds[speeds > 0]).any()
-    ):
+    prints_batch = np.isfinite(timing.steps.global_batch_size).any()
+    prints_speed = np.isfinite(speeds[speeds > 0]).any()
+    if not prints_batch and not prints_speed:
         yield Note(
             NoteCode.UNVERIFIED_BATCH,
             "the log prints no batch size; the configuration's is assumed",
@@ -85,10 +83,12 @@ def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
     if width == 1:
         return
     first = int(steps.index[0])
-    rows = np.flatnonzero(mask_window(steps, window) & (steps.index < first + width))
+    includes_first = steps.index < first + width
+    rows = np.flatnonzero(mask_window(steps, window) & includes_first)
     if len(rows):
-        text = f"the window contains warm-up: up to step {steps.index[rows[-1]]} its values are means that include step {first}"
-        yield Note(NoteCode.MOVING_MEAN_WARM_UP, text, int(steps.line[rows[0]]))
+        first_row, last_row = rows[0], rows[-1]
+        text = f"the window contains warm-up: up to step {steps.index[last_row]} its values are means that include step {first}"
+        yield Note(NoteCode.MOVING_MEAN_WARM_UP, text, int(steps.line[first_row]))
 
 
 def _list_timing_notes(timing: Timing, window: Window) -> Iterator[Note]:
@@ -124,21 +124,13 @@ def _list_averaging_notes(window: Steps) -> Iterator[Note]:
         return
     fewest, most = int(window.mean_of[averaged].min()), int(window.mean_of.max())
     width = f"{most}" if fewest == most else f"{fewest} to {most}"
-    values = formatting.count_noun(len(window), "time")
-    subject = (
-        "each time is the mean"
-        if averaged.all()
-        else f"{int(averaged.sum())} of {values} are the means"
-    )
-    count = (
-        f": {values} for {int(window.mean_of.sum())} steps" if averaged.all() else ""
-    )
-    yield _make_first_step_note(
-        window,
-        averaged,
-        NoteCode.INTERVAL_MEAN,
-        f"{subject} of {width} steps{count}; the first is at step",
-    )
+    times = formatting.count_noun(len(window), "time")
+    text = f"{int(averaged.sum())} of {times} are the means of {width} steps"
+    if averaged.all():
+        step_count = int(window.mean_of.sum())
+        text = f"each time is the mean of {width} steps: {times} for {step_count} steps"
+    text = f"{text}; the first is at step"
+    yield _make_first_step_note(window, averaged, NoteCode.INTERVAL_MEAN, text)
 
 
 def _list_assumption_notes(run: Run, baseline: Baseline) -> Iterator[Note]:
@@ -146,15 +138,12 @@ def _list_assumption_notes(run: Run, baseline: Baseline) -> Iterator[Note]:
     stated_release = next(
         (hint.value for hint in run.found.hints if hint.field == "release"), ""
     )
-    release = baseline.key.release
+    release, stated_number = baseline.key.release, stated_release.removeprefix("v")
+    # "v25.04.1" is a patch of release "25.04"
+    is_same = stated_number == release or stated_number.startswith(f"{release}.")
     # runs matched by path and content are not required to name a release
     matched_by_name = baseline.match is None
-    if (
-        matched_by_name
-        and stated_release
-        and stated_release.removeprefix("v") != release
-        and not stated_release.removeprefix("v").startswith(f"{release}.")
-    ):
+    if matched_by_name and stated_release and not is_same:
         yield Note(
             NoteCode.OTHER_RELEASE,
             f"a run of release {stated_release}, judged against {release} as requested",
@@ -178,15 +167,12 @@ def _list_step_notes(
     Yields nothing for an empty mask. `mask` has shape (n,).
     """
     if mask.any():
-        yield _make_first_step_note(
-            steps,
-            mask,
-            code,
-            f"{formatting.count_noun(int(mask.sum()), 'step')} {text}",
-        )
+        count = formatting.count_noun(int(mask.sum()), "step")
+        yield _make_first_step_note(steps, mask, code, f"{count} {text}")
 
 
 def _make_first_step_note(steps: Steps, mask: Flags, code: NoteCode, text: str) -> Note:
+    """Make a note at the first masked step, whose number is appended to `text`."""
     row = int(np.argmax(mask))
     return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))
 
@@ -240,24 +226,22 @@ def _list_checkpoint_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]
     if not line or shards is None:
         return
     if shards.count:
-        count = f"{'at least ' if shards.partial else ''}{formatting.count_noun(shards.count, '*.distcp file')}"
-        yield Note(
-            NoteCode.CHECKPOINT_SAVED,
-            f"checkpoint saved: {count} in {shards.folder}",
-            line,
-        )
+        count = formatting.count_noun(shards.count, "*.distcp file")
+        if shards.partial:
+            count = f"at least {count}"
+        text = f"checkpoint saved: {count} in {shards.folder}"
+        yield Note(NoteCode.CHECKPOINT_SAVED, text, line)
     elif not shards.partial:
-        yield Note(
-            NoteCode.CHECKPOINT_MISSING,
-            f"the log reports a saved checkpoint, but there is no *.distcp file in {shards.folder}",
-            line,
-        )
+        text = f"the log reports a saved checkpoint, but there is no *.distcp file in {shards.folder}"
+        yield Note(NoteCode.CHECKPOINT_MISSING, text, line)
 
 
 def describe_duplicate(duplicate: DuplicateOf) -> str:
+    """Name the run with the same steps, and the number of these steps."""
     steps = formatting.count_noun(duplicate.steps, "step")
     return f"{name_job(duplicate.job_id, duplicate.name)}: {steps} with the same time and loss"
 
 
 def name_job(job_id: str, name: str) -> str:
+    """Return `job 123 (name)`, or the name if the job id is unknown."""
     return f"job {job_id} ({name})" if job_id else name

@@ -58,11 +58,9 @@ class RunShare:
     def to_fraction(self, seconds: float) -> float:
         """Convert seconds to a fraction of the run, if all steps took the window's step
         time."""
-        return (
-            seconds / (self.steps * self.step_seconds)
-            if self.steps and self.step_seconds > 0
-            else 0.0
-        )
+        if not self.steps or not self.step_seconds > 0:
+            return 0.0
+        return seconds / (self.steps * self.step_seconds)
 
     def to_seconds(self, fraction: float) -> float:
         """Convert a fraction of the total time of these steps to seconds."""
@@ -78,22 +76,19 @@ class RunShare:
         fraction `usual`, up to MOST_OUTSIDE. A stall of a short recorded run may recur
         in a longer run, up to MOST_STALLED.
         """
-        scaled = self.to_seconds(recorded)
-        if baseline.steps == sys.maxsize:
-            return scaled
         window = baseline.window
-        steps = baseline.steps - count_warm_up(baseline.steps)
-        if self.steps <= steps:
-            return scaled
-        outside = max(0, steps - (window.last - window.first + 1))
-        level = (
-            max(min(usual, MOST_OUTSIDE), min(recorded, MOST_STALLED))
-            if recorded > 0
-            else 0.0
-        )
-        return (
-            recorded * steps + level * max(0, self.outside - outside)
-        ) * self.step_seconds
+        recorded_steps = baseline.steps - count_warm_up(baseline.steps)
+        if baseline.steps == sys.maxsize or self.steps <= recorded_steps:
+            return self.to_seconds(recorded)  # unknown, or no longer than recorded
+        recorded_outside = max(0, recorded_steps - (window.last - window.first + 1))
+        additional_steps = max(0, self.outside - recorded_outside)
+        fraction_per_step = 0.0
+        if recorded > 0:
+            fraction_per_step = max(
+                min(usual, MOST_OUTSIDE), min(recorded, MOST_STALLED)
+            )
+        lost_steps = recorded * recorded_steps + fraction_per_step * additional_steps
+        return lost_steps * self.step_seconds
 
 
 def measure_share(timing: Timing, window: Window, extra: int = 0) -> RunShare:
@@ -106,7 +101,12 @@ def measure_share(timing: Timing, window: Window, extra: int = 0) -> RunShare:
     after_warm_up = first + count_warm_up(last - first + 1) + extra
     inside = max(0, min(last, window.last) - max(after_warm_up, window.first) + 1)
     count = max(0, last - after_warm_up + 1)
-    return RunShare(after_warm_up, count, count - inside, _compute_window_level(timing))
+    return RunShare(
+        first=after_warm_up,
+        steps=count,
+        outside=count - inside,
+        step_seconds=_compute_window_level(timing),
+    )
 
 
 def _compute_window_level(timing: Timing) -> float:
@@ -118,9 +118,8 @@ def _compute_window_level(timing: Timing) -> float:
     if not len(seconds):
         return float("nan")
     mean_of = timing.window.mean_of
-    return compute_trimmed_mean(
-        seconds, tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
-    )
+    weights = tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
+    return compute_trimmed_mean(seconds, weights)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +167,12 @@ def check_outside(
     outside = timing.usable & out_of_window & (first >= share.first)
     if not outside.any():
         return None
+    # without the first step, which is always slow
     warm_up = timing.usable & (first < share.first) & (first > int(first[0]))
-    warm_up_loss = (steps.seconds[warm_up] - share.step_seconds) * steps.mean_of[
-        warm_up
-    ]
+    excess = steps.seconds[warm_up] - share.step_seconds
+    warm_up_loss = excess * steps.mean_of[warm_up]
     return OutsideCheck(
-        share,
+        share=share,
         level=compute_median(steps.seconds[outside]) / share.step_seconds - 1,
         warm_up_seconds=float(np.maximum(warm_up_loss, 0.0).sum()),
         slow_range=_find_slow_range(select_rows(steps, outside), share.step_seconds),
@@ -184,21 +183,21 @@ def _find_slow_range(steps: Steps, usual_seconds: float) -> SlowRange | None:
     """Return the costliest range of steps, None if no step is slower than usual."""
     lost = (steps.seconds - usual_seconds) * steps.mean_of
     begin, end = find_largest_sum(lost)
-    longest = int(np.argmax(lost))
-    if lost[longest] > ONE_STEP * lost[begin:end].sum() > 0:
-        begin, end = longest, longest + 1
+    costliest = int(np.argmax(lost))
+    if lost[costliest] > ONE_STEP * lost[begin:end].sum() > 0:
+        begin, end = costliest, costliest + 1
     if end <= begin:
         return None
     count = int(steps.mean_of[begin:end].sum())
-    seconds = float(lost[begin:end].sum())
+    lost_seconds = float(lost[begin:end].sum())
     return SlowRange(
-        int(get_first_steps(steps)[begin]),
-        int(steps.index[end - 1]),
-        int(steps.line[begin]),
-        count,
-        usual_seconds + seconds / count,
-        _compute_usual(steps.seconds[begin:end]),
-        seconds,
+        first=int(get_first_steps(steps)[begin]),
+        last=int(steps.index[end - 1]),
+        line=int(steps.line[begin]),
+        steps=count,
+        step_seconds=usual_seconds + lost_seconds / count,
+        usual_seconds=_compute_usual(steps.seconds[begin:end]),
+        lost_seconds=lost_seconds,
     )
 
 
@@ -211,9 +210,9 @@ def _compute_usual(seconds: Floats) -> float:
 def find_largest_sum(values: Floats) -> tuple[int, int]:
     """Return the bounds of the consecutive values with the largest sum.
 
-    The bounds are equal if no value is positive.
+    The bounds are those of a slice; they are equal if no value is positive.
     """
-    sums = np.concatenate(([0.0], np.cumsum(values)))
+    sums = np.concatenate(([0.0], np.cumsum(values)))  # of the values before each bound
     gains = sums - np.minimum.accumulate(sums)
     end = int(np.argmax(gains))
     return int(np.argmin(sums[: end + 1])), end
@@ -240,12 +239,12 @@ def find_problems(
     recorded_loss = recorded.get(Observed.OUTSIDE_LOSS)
     if recorded_loss is None or check is None or check.slow_range is None:
         return
+    slow_range = check.slow_range
     excess = check.lost_seconds - _allow_seconds(check, recorded_loss, baseline)
-    if is_too_slow(check, check.slow_range, excess, tolerance) or has_risen(
-        check, recorded, tolerance
-    ):
-        text = f"{_describe_slow_range(check, check.slow_range, baseline.window)}; recorded runs lost {recorded_loss * 100:.3g} %"
-        yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, check.slow_range.line)
+    costs_too_much = is_too_slow(check, slow_range, excess, tolerance)
+    if costs_too_much or has_risen(check, recorded, tolerance):
+        text = f"{_describe_slow_range(check, slow_range, baseline.window)}; recorded runs lost {recorded_loss * 100:.3g} %"
+        yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, slow_range.line)
 
 
 def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> float:
@@ -267,9 +266,11 @@ def is_too_slow(
     `beyond` is the part of its cost, in seconds, that exceeds the recorded cost.
     """
     allowed = check.share.to_seconds(tolerance)
-    all_steps = check.share.steps
-    level = slow_range.usual_seconds > check.share.step_seconds * (1 + tolerance)
-    if level and slow_range.steps >= LONG_SHARE * all_steps:
+    has_slow_level = slow_range.usual_seconds > check.share.step_seconds * (
+        1 + tolerance
+    )
+    is_long = slow_range.steps >= LONG_SHARE * check.share.steps
+    if has_slow_level and is_long:
         return beyond > allowed * LONG_SHARE
     return beyond > max(allowed, STALL_SECONDS)
 
@@ -297,25 +298,22 @@ def list_notes(
     if check is None:
         return
     yield from _list_warm_up_notes(check, recorded, tolerance)
-    if check.slow_range is None:
+    slow_range = check.slow_range
+    if slow_range is None:
         return
     recorded_loss = recorded.get(Observed.OUTSIDE_LOSS)
-    allowed = (
-        0.0 if recorded_loss is None else _allow_seconds(check, recorded_loss, baseline)
-    )
+    allowed = 0.0
+    if recorded_loss is not None:
+        allowed = _allow_seconds(check, recorded_loss, baseline)
     excess = check.lost_seconds - allowed
-    if is_too_slow(check, check.slow_range, excess, tolerance) or has_risen(
-        check, recorded, tolerance
-    ):
-        if recorded_loss is None:
-            text = f"{_describe_slow_range(check, check.slow_range, baseline.window)}; no recording to compare it with"
-            yield Note(NoteCode.SLOW_OUTSIDE_UNCOMPARED, text, check.slow_range.line)
+    costs_too_much = is_too_slow(check, slow_range, excess, tolerance)
+    text = _describe_slow_range(check, slow_range, baseline.window)
+    if costs_too_much or has_risen(check, recorded, tolerance):
+        if recorded_loss is None:  # with a recording it is a problem
+            text = f"{text}; no recording to compare it with"
+            yield Note(NoteCode.SLOW_OUTSIDE_UNCOMPARED, text, slow_range.line)
     elif excess > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
-        yield Note(
-            NoteCode.SLOW_OUTSIDE_WINDOW,
-            _describe_slow_range(check, check.slow_range, baseline.window),
-            check.slow_range.line,
-        )
+        yield Note(NoteCode.SLOW_OUTSIDE_WINDOW, text, slow_range.line)
 
 
 def _list_warm_up_notes(
@@ -339,15 +337,11 @@ def _describe_slow_range(
 ) -> str:
     """Describe slow steps outside the window, with the time that they cost."""
     change = slow_range.step_seconds / check.share.step_seconds - 1
-    is_single = slow_range.first == slow_range.last
-    steps = (
-        f"step {slow_range.first}"
-        if is_single
-        else f"steps {slow_range.first} to {slow_range.last}"
-    )
-    took = f"took {format_seconds(slow_range.step_seconds)}" + (
-        "" if is_single else " each"
-    )
+    steps = f"steps {slow_range.first} to {slow_range.last}"
+    took = f"took {format_seconds(slow_range.step_seconds)} each"
+    if slow_range.first == slow_range.last:
+        steps = f"step {slow_range.first}"
+        took = f"took {format_seconds(slow_range.step_seconds)}"
     return (
         f"{steps} outside the window ({window.first} to {window.last}) {took}, {change * 100:.3g} % more than inside "
         f"it: {format_seconds(slow_range.lost_seconds)}, {check.share.to_fraction(slow_range.lost_seconds) * 100:.3g} % of the run"

@@ -69,22 +69,22 @@ def make_pauses(
         and not record.dispatched
     ]
     if saves and len(row):
-        positions = np.searchsorted(line[row], [save.line for save in saves])
-        for position, save in zip(positions.tolist(), saves, strict=True):
-            if position < len(row) and save.line > line[row[position] - 1]:
-                printed[position] = np.nansum([printed[position], save.seconds])
-    return Pauses(row, kind, seconds, printed)
+        # the index of the first pause that ends at or after the line of each save
+        indices = np.searchsorted(line[row], [save.line for save in saves])
+        for index, save in zip(indices.tolist(), saves, strict=True):
+            # the save must lie between the step before the pause and the step after it
+            if index < len(row) and save.line > line[row[index] - 1]:
+                printed[index] = np.nansum([printed[index], save.seconds])
+    return Pauses(row=row, kind=kind, seconds=seconds, printed=printed)
 
 
 def observe(pauses: Pauses) -> Iterator[tuple[Observed, float]]:
     """Yield the longest pause of each kind in seconds, 0 if there are none."""
     for kind, name in KINDS.items():
-        yield (
-            name,
-            float(max(pauses.seconds[pauses.kind == kind], default=0.0))
-            if len(pauses.kind)
-            else 0.0,
-        )
+        longest = 0.0
+        if len(pauses.kind):
+            longest = float(max(pauses.seconds[pauses.kind == kind], default=0.0))
+        yield name, longest
 
 
 def compute_excess(pauses: Pauses, recorded: Mapping[str, float]) -> Floats:
@@ -103,17 +103,14 @@ def compute_excess(pauses: Pauses, recorded: Mapping[str, float]) -> Floats:
 def _compute_limit(pauses: Pauses, index: int, recorded: Mapping[str, float]) -> float:
     """Return the longest allowed duration of a pause in seconds, NaN if unknown."""
     kind = int(pauses.kind[index])
-    others = np.delete(pauses.seconds, index)[np.delete(pauses.kind, index) == kind]
+    is_same_kind = np.delete(pauses.kind, index) == kind
+    others = np.delete(pauses.seconds, index)[is_same_kind]
     limit = MOST_OTHERS * compute_median(others) if len(others) else np.nan
     recorded_seconds = _sum_recorded(kind, recorded)
     if recorded_seconds > 0:
-        return float(
-            np.clip(
-                np.nan_to_num(limit),
-                MOST_OTHERS * recorded_seconds,
-                MOST_RECORDED * recorded_seconds,
-            )
-        )
+        least = MOST_OTHERS * recorded_seconds
+        most = MOST_RECORDED * recorded_seconds
+        return float(np.clip(np.nan_to_num(limit), least, most))
     if np.isnan(limit) and not np.isnan(pauses.printed[index]):
         return MOST_OTHERS * float(pauses.printed[index])
     return limit
@@ -127,10 +124,13 @@ def is_usual_work(first: Integers, kinds: Integers) -> bool:
 
 def _are_dense(steps: Integers, distance: int) -> bool:
     """True if most consecutive steps are closer than `distance`."""
-    return len(steps) > FEW and float(np.quantile(np.diff(steps), USUALLY)) < distance
+    if len(steps) <= FEW:
+        return False
+    return float(np.quantile(np.diff(steps), USUALLY)) < distance
 
 
 def _sum_recorded(kind: int, recorded: Mapping[str, float]) -> float:
+    """Return the longest recorded pauses of the kinds in `kind`, in sum; 0 if none."""
     return sum(recorded.get(name, 0.0) for flag, name in KINDS.items() if kind & flag)
 
 
@@ -158,19 +158,18 @@ def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) ->
     a gap where the period predicts a gap.
     """
     regular = np.zeros(len(gaps), dtype=np.bool_)
-    if 2 * np.count_nonzero(gaps) > len(gaps) or _are_dense(
-        first[gaps], SHORTEST_PERIOD
-    ):
+    most_are_gaps = 2 * np.count_nonzero(gaps) > len(gaps)
+    if most_are_gaps or _are_dense(first[gaps], SHORTEST_PERIOD):
         return regular
-    tried = 0
+    without_period = 0
     for index in np.flatnonzero(gaps).tolist():
         if regular[index]:
             continue
         due = _find_period(index, first, last, gaps, likely)
         regular[due[gaps[due]]] = True
-        # give up after MOST_TRIED gaps without a period
-        tried += not len(due)
-        if tried > MOST_TRIED:
+        if not len(due):
+            without_period += 1
+        if without_period > MOST_TRIED:
             break
     return regular
 
@@ -179,12 +178,14 @@ def _find_period(
     index: int, first: Integers, last: Integers, gaps: Flags, likely: Flags
 ) -> Integers:
     """Return the intervals at which the gap at `index` recurs, empty if it does not."""
-    later = np.flatnonzero(gaps[index + 1 :])[:MOST_TRIED] + index + 1
-    for other in later.tolist():
-        period = int(first[other] - first[index])
-        early = first[index] - first[0] > period
-        if early or period < SHORTEST_PERIOD:
+    later_gaps = np.flatnonzero(gaps[index + 1 :])[:MOST_TRIED] + index + 1
+    for later in later_gaps.tolist():
+        period = int(first[later] - first[index])
+        # A gap was due a period earlier already, so this is not the first gap.
+        is_late = first[index] - first[0] > period
+        if is_late or period < SHORTEST_PERIOD:
             continue
+        # the intervals with the steps that begin every `period` steps
         due = np.searchsorted(last, np.arange(first[index], last[-1] + 1, period))
         # the gap follows the first `period` steps, numbered from 0 or 1
         aligned = first[index] - period in (0, 1)

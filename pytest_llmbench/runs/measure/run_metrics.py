@@ -77,17 +77,17 @@ def compute_window_metrics(
     Standard deviations are those of the printed times, which may be means of several
     steps.
     """
-    counted = timing.window
-    window, steps = counted.seconds, counted.mean_of.tolist()
-    deviation, mean = compute_spread(window), compute_mean(window, steps)
+    seconds_per_time = timing.window.seconds
+    mean_of = timing.window.mean_of.tolist()
+    deviation = compute_spread(seconds_per_time)
+    mean = compute_mean(seconds_per_time, mean_of)
+    trimmed_mean = compute_trimmed_mean(seconds_per_time, mean_of)
     # Metrics that the log prints are not computed.
     printed = {metric.name: metric for metric in _list_printed_metrics(timing)}
     return (
         make_metric(STEP_TIME, seconds, deviation),
         make_metric("step_time_mean_seconds", mean, deviation),
-        make_metric(
-            "step_time_trimmed_mean_seconds", compute_trimmed_mean(window, steps)
-        ),
+        make_metric("step_time_trimmed_mean_seconds", trimmed_mean),
         make_metric("step_time_cv", deviation / mean),
         *(
             metric
@@ -109,19 +109,15 @@ def add_logged_work(measurement: Measurement) -> Baseline:
         ),
         None,
     )
-    if not (
-        uses_logged_flops(baseline.configuration)
-        and logged
-        and logged >= ENOUGH_TFLOPS
-        and len(window)
-    ):
+    if not uses_logged_flops(baseline.configuration) or not len(window):
+        return baseline
+    if not logged or logged < ENOUGH_TFLOPS:
         return baseline
     # later runs are judged by the trimmed mean
     seconds = compute_trimmed_mean(window, measurement.mean_of)
     # Four digits, like TFLOP/s in most logs.
-    configuration = replace(
-        baseline.configuration, logged_tflop=float(f"{logged * seconds:.4g}")
-    )
+    work = float(f"{logged * seconds:.4g}")
+    configuration = replace(baseline.configuration, logged_tflop=work)
     return replace(baseline, configuration=configuration)
 
 
@@ -134,33 +130,30 @@ def compute_checkpoint_metrics(checkpoints: Checkpoints) -> tuple[Metric, ...]:
     for record in checkpoints.records:
         if record.seconds is not None:
             seconds_by_metric[get_checkpoint_metric(record)].append(record.seconds)
-    means = (
-        make_metric(
-            name,
-            float(np.mean(seconds_by_metric[name])),
-            compute_spread(np.array(seconds_by_metric[name])),
-        )
-        for name in BUDGETED
-        if seconds_by_metric[name]
-    )
+    metrics: list[Metric] = []
+    for name in BUDGETED:
+        seconds = np.array(seconds_by_metric[name])
+        if len(seconds):
+            mean = float(np.mean(seconds))
+            metrics.append(make_metric(name, mean, compute_spread(seconds)))
+    # Several ranks may print a save, and each may print it with and without its time.
     saves = Counter(
         (record.rank, record.seconds is None)
         for record in checkpoints.records
         if record.action == CheckpointAction.SAVE
     )
-    count = (make_metric("checkpoint_saves", max(saves.values())),) if saves else ()
-    return (*means, *count)
+    if saves:
+        metrics.append(make_metric("checkpoint_saves", max(saves.values())))
+    return tuple(metrics)
 
 
 def get_checkpoint_metric(record: CheckpointRecord) -> str:
     """Return the name of the metric that a record's time belongs to."""
     if record.action == CheckpointAction.LOAD:
         return "checkpoint_load_seconds"
-    return (
-        "checkpoint_save_dispatch_seconds"
-        if record.dispatched
-        else "checkpoint_save_seconds"
-    )
+    if record.dispatched:
+        return "checkpoint_save_dispatch_seconds"
+    return "checkpoint_save_seconds"
 
 
 def compute_spread(values: Floats) -> float:
@@ -175,18 +168,18 @@ def _list_printed_metrics(timing: Timing) -> Iterator[Metric]:
             continue
         column, statistic = definition.printed
         is_window_mean = statistic is Statistic.MEAN_OF_WINDOW
-        values: Floats = (
-            getattr(timing.window, column)
-            if is_window_mean
-            else getattr(timing.steps, column)[timing.usable]
-        )
-        present = values[np.isfinite(values)]
-        if not len(present):
+        values: Floats
+        if is_window_mean:
+            values = getattr(timing.window, column)
+        else:  # the maximum over the run
+            values = getattr(timing.steps, column)[timing.usable]
+        finite = values[np.isfinite(values)]
+        if not len(finite):
             continue
         if is_window_mean:
-            yield make_metric(name, float(np.mean(present)), compute_spread(present))
+            yield make_metric(name, float(np.mean(finite)), compute_spread(finite))
         else:
-            yield make_metric(name, float(np.max(present)))
+            yield make_metric(name, float(np.max(finite)))
 
 
 # --- weak scaling and FP8: configurations to compare ----------------------------------
@@ -199,14 +192,15 @@ def group_families(
 
     They have equal layers, sequence length, MBS and GBS per GPU. Proxies are excluded.
     """
-    groups: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
+    families: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for configuration in configurations:
         if not configuration.proxy and _has_known_work(configuration):
-            groups[_describe_family(configuration)].append(configuration)
-    ordered = (
-        sorted(group, key=lambda member: member.key.gpus) for group in groups.values()
+            families[_describe_family(configuration)].append(configuration)
+    return tuple(
+        tuple(sorted(family, key=lambda member: member.key.gpus))
+        for family in families.values()
+        if len(family) > 1
     )
-    return tuple(tuple(group) for group in ordered if len(group) > 1)
 
 
 def find_pairs(
@@ -223,17 +217,14 @@ def find_pairs(
         for configuration in configurations
         if configuration.key.dtype == "bf16"
     ]
-    candidates = (
-        (configuration, by_key.get(replace(configuration.key, dtype="fp8")))
-        for configuration in bf16
-    )
-    return tuple(
-        (configuration, other)
-        for configuration, other in candidates
-        if other is not None
-        and _has_known_work(other)
-        and _get_work(configuration) == _get_work(other)
-    )
+    pairs = []
+    for configuration in bf16:
+        fp8 = by_key.get(replace(configuration.key, dtype="fp8"))
+        if fp8 is None or not _has_known_work(fp8):
+            continue
+        if _get_work(configuration) == _get_work(fp8):
+            pairs.append((configuration, fp8))
+    return tuple(pairs)
 
 
 def compute_efficiency(
@@ -244,12 +235,11 @@ def compute_efficiency(
     Equals the ratio of step times, because the work per GPU is the same. Empty if the
     smallest size has no step time.
     """
-    reference = seconds.get(min(family, key=lambda member: member.gpus))
-    return (
-        {key: reference / seconds[key] for key in family if key in seconds}
-        if reference
-        else {}
-    )
+    smallest = min(family, key=lambda member: member.gpus)
+    reference = seconds.get(smallest)
+    if not reference:
+        return {}
+    return {key: reference / seconds[key] for key in family if key in seconds}
 
 
 def _has_known_work(configuration: Configuration) -> bool:
@@ -260,6 +250,7 @@ def _has_known_work(configuration: Configuration) -> bool:
 
 
 def _get_work(configuration: Configuration) -> tuple[object, ...]:
+    """Return the facts that determine the work of a step."""
     return (
         configuration.architecture,
         configuration.global_batch_size,

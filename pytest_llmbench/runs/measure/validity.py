@@ -55,29 +55,25 @@ def find_exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if choice is None:
         return None
     log = choice.attempt.log
-    if switched := configuration.find_profiler(choice):
-        return Problem(
-            Reason.PROFILED,
-            "the log shows that a profiler was switched on or off",
-            switched.line,
-        )
+    profiler = configuration.find_profiler(choice)
+    if profiler:
+        text = "the log shows that a profiler was switched on or off"
+        return Problem(Reason.PROFILED, text, profiler.line)
     if is_traced(choice.attempt, choice.number):
         return Problem(
             Reason.TRACED, "the log contains NCCL trace records", log.nccl_line
         )
     if log.checkpoints.load_line and choice.segment.finished:
-        segments = [
-            segment
+        # sum the steps per line: a long run may print only every tenth step
+        step_count = int(choice.segment.steps.mean_of.sum())
+        step_counts = [
+            int(segment.steps.mean_of.sum())
             for attempt in run.attempts
             for segment in attempt.log.segments
             if len(segment.steps)
         ]
-        # sum the steps per line: a long run may print only every tenth step
-        step_count = int(choice.segment.steps.mean_of.sum())
         # a run with a longer segment continued training
-        if all(
-            int(segment.steps.mean_of.sum()) <= LARGEST_LOAD_RUN for segment in segments
-        ):
+        if all(count <= LARGEST_LOAD_RUN for count in step_counts):
             text = f"it loaded a checkpoint and ran {step_count} step"
             return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoints.load_line)
     return None
@@ -87,23 +83,17 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     """Return the problem of a run without steps."""
     if not run.attempts:
         return Problem(Reason.NO_STEPS, _describe_missing_log(run))
-    files, ending = run.attempts[-1].files, run.attempts[-1].log.ending
+    files, log = run.attempts[-1].files, run.attempts[-1].log
+    ending = log.ending
     if ending and ending.code is EndingCode.UNREADABLE:
         return Problem(Reason.UNREADABLE, ending.problem)
     if ending:
         text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
-        return Problem(
-            _choose_reason(ending, Reason.NO_STEPS),
-            text,
-            0 if ending.file else ending.line,
-        )
+        reason = _choose_reason(ending, default=Reason.NO_STEPS)
+        # an ending with a file is in another file than the log
+        return Problem(reason, text, 0 if ending.file else ending.line)
     unparsed = next(
-        (
-            unread_records
-            for unread_records in run.attempts[-1].log.unread
-            if unread_records.dialect == baseline.dialect
-        ),
-        None,
+        (unread for unread in log.unread if unread.dialect == baseline.dialect), None
     )
     details = f"; {formatting.describe_unread(unparsed)}" if unparsed else ""
     line = unparsed.first_line if unparsed else 0
@@ -115,12 +105,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
         )
     text = f"no training step of dialect {baseline.dialect} in the log{details}"
     truncated = next(
-        (
-            dropped
-            for dropped in run.attempts[-1].log.dropped
-            if dropped.reason is DropReason.TORN
-        ),
-        None,
+        (dropped for dropped in log.dropped if dropped.reason is DropReason.TORN), None
     )
     if truncated is None:
         return Problem(Reason.NO_STEPS, text, line)
@@ -149,13 +134,11 @@ def find_problems(
     run: Run, choice: Choice, timing: Timing, baseline: Baseline, now: datetime
 ) -> tuple[Problem, ...]:
     """Return all problems of the chosen segment, causes first; empty if it is valid."""
-    problems = [
-        # Without a known configuration there is nothing to contradict.
-        *(
-            ()
-            if baseline.key == NO_CONFIGURATION
-            else configuration.find_problems(run, choice, timing, baseline)
-        ),
+    problems: list[Problem] = []
+    # Without a known configuration there is nothing to contradict.
+    if baseline.key != NO_CONFIGURATION:
+        problems += configuration.find_problems(run, choice, timing, baseline)
+    problems += [
         *_find_unreadable_attempts(run, choice),
         *_find_contradicted_times(choice),
         *find_not_finite(choice.segment.steps),
@@ -165,12 +148,9 @@ def find_problems(
         *_find_newer_start(run, choice),
         *find_gaps(timing, baseline),
         *find_unit_mismatch(timing),
-        *(
-            _find_missing_losses(choice.segment.steps, baseline.window)
-            if choice.attempt.log.prints_loss
-            else ()
-        ),
     ]
+    if choice.attempt.log.prints_loss:
+        problems += _find_missing_losses(choice.segment.steps, baseline.window)
     if any(problem.reason in LACKING for problem in problems):  # put the cause first
         problems = [*_find_interleaved_writers(choice), *problems]
     return tuple(problems)
@@ -191,10 +171,10 @@ def _find_unreadable_attempts(run: Run, choice: Choice) -> Iterator[Problem]:
     # A later attempt may be the decisive one: an older attempt must not replace it.
     for attempt in run.attempts[run.attempts.index(choice.attempt) + 1 :]:
         ending = attempt.log.ending
-        if ending is not None and (
-            ending.code is EndingCode.UNREADABLE
-            or (ending.code is EndingCode.CUT and not attempt.log.segments)
-        ):
+        if ending is None:
+            continue
+        is_cut_early = ending.code is EndingCode.CUT and not attempt.log.segments
+        if ending.code is EndingCode.UNREADABLE or is_cut_early:
             text = f"the later attempt {attempt.files.number} cannot be read: {ending.problem}"
             yield Problem(Reason.UNREADABLE, text)
 
@@ -208,6 +188,7 @@ def _find_contradicted_times(choice: Choice) -> Iterator[Problem]:
 
 
 def _is_recently_modified(run: Run, now: datetime) -> bool:
+    """True if the log was modified within the last ten minutes."""
     return run.found.modified is not None and now - run.found.modified < RECENT
 
 
@@ -221,22 +202,20 @@ def _find_unfinished(
     total = segment.total_steps or baseline.steps
     of_total = "" if total == UNKNOWN_STEPS else f" of {total}"
     progress = f"stopped after step {int(segment.steps.index[-1])}{of_total}"
-    line = int(segment.steps.line[-1])
-    if ending is not None and not (ending.went_on and _is_recently_modified(run, now)):
+    last_line = int(segment.steps.line[-1])
+    is_recent = _is_recently_modified(run, now)
+    if ending is not None and not (ending.went_on and is_recent):
         text = f"{progress}: {formatting.describe_ending(ending, choice.attempt.files.log.name)}"
-        yield Problem(
-            _choose_reason(ending, Reason.INCOMPLETE),
-            text,
-            line if ending.file else ending.line or line,
-        )
-    elif _is_recently_modified(run, now):
-        yield Problem(
-            Reason.STILL_RUNNING,
-            f"{progress}; written minutes ago, probably still running",
-            line,
-        )
+        line = ending.line
+        if ending.file or not line:  # the ending is in another file, or in no line
+            line = last_line
+        yield Problem(_choose_reason(ending, default=Reason.INCOMPLETE), text, line)
+    elif is_recent:
+        text = f"{progress}; written minutes ago, probably still running"
+        yield Problem(Reason.STILL_RUNNING, text, last_line)
     else:
-        yield Problem(Reason.INCOMPLETE, f"{progress}; the log shows no cause", line)
+        text = f"{progress}; the log shows no cause"
+        yield Problem(Reason.INCOMPLETE, text, last_line)
 
 
 def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
@@ -251,9 +230,8 @@ def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
     if not ending.file and ending.line > log.begun_again_line:
         text = f"another process started after the last step (line {log.begun_again_line}), and logged no step"
         cause = formatting.describe_ending(ending, choice.attempt.files.log.name)
-        yield Problem(
-            _choose_reason(ending, Reason.INCOMPLETE), f"{text}: {cause}", ending.line
-        )
+        reason = _choose_reason(ending, default=Reason.INCOMPLETE)
+        yield Problem(reason, f"{text}: {cause}", ending.line)
 
 
 def is_restarted_without_steps(run: Run, choice: Choice) -> bool:
@@ -269,11 +247,10 @@ def is_restarted_without_steps(run: Run, choice: Choice) -> bool:
 
 
 def _choose_reason(ending: Ending, default: Reason) -> Reason:
-    return (
-        Reason.DIVERGED
-        if ending.code is EndingCode.DIVERGED and not ending.went_on
-        else default
-    )
+    """Return DIVERGED if the run ended because it diverged, else `default`."""
+    if ending.code is EndingCode.DIVERGED and not ending.went_on:
+        return Reason.DIVERGED
+    return default
 
 
 def _find_missing_losses(steps: Steps, window: Window) -> Iterator[Problem]:
@@ -282,11 +259,11 @@ def _find_missing_losses(steps: Steps, window: Window) -> Iterator[Problem]:
     # missing: in half precision the first steps overflow, and are skipped, until the
     # loss scale fits. A gradient norm that is not finite there is a divergence
     # nevertheless (find_not_finite).
-    lossless = ~steps.has_loss & (steps.index >= window.first)
-    if lossless.any():
-        rows = np.flatnonzero(lossless)
-        text = f"{len(rows)} steps print no loss, first step {steps.index[rows[0]]}"
-        yield Problem(Reason.LOSS_MISSING, text, int(steps.line[rows[0]]))
+    rows = np.flatnonzero(~steps.has_loss & (steps.index >= window.first))
+    if len(rows):
+        first_row = rows[0]
+        text = f"{len(rows)} steps print no loss, first step {steps.index[first_row]}"
+        yield Problem(Reason.LOSS_MISSING, text, int(steps.line[first_row]))
 
 
 def find_not_finite(steps: Steps) -> Iterator[Problem]:
@@ -298,11 +275,11 @@ def find_not_finite(steps: Steps) -> Iterator[Problem]:
         ("loss", steps.loss, steps.has_loss),
         ("grad norm", steps.grad_norm, steps.has_grad_norm),
     ):
-        bad = printed & ~np.isfinite(values)
-        if bad.any():
-            rows = np.flatnonzero(bad)
-            text = f"{name} is {values[rows[0]]} from step {steps.index[rows[0]]} on ({len(rows)} steps)"
-            yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
+        rows = np.flatnonzero(printed & ~np.isfinite(values))
+        if len(rows):
+            first_row = rows[0]
+            text = f"{name} is {values[first_row]} from step {steps.index[first_row]} on ({len(rows)} steps)"
+            yield Problem(Reason.DIVERGED, text, int(steps.line[first_row]))
 
 
 def count_expected_steps(choice: Choice) -> int:
@@ -315,9 +292,9 @@ def count_expected_steps(choice: Choice) -> int:
         ending is None or ending.went_on or ending.code is EndingCode.EXITED
     )
     died = not ended_normally and not segment.finished
-    return (
-        UNKNOWN_STEPS if died and segment.total_steps is None else count_steps(segment)
-    )
+    if died and segment.total_steps is None:
+        return UNKNOWN_STEPS
+    return count_steps(segment)
 
 
 def make_default_baseline(run: Run, window: Window, steps: int) -> Baseline:
@@ -332,10 +309,11 @@ def make_default_baseline(run: Run, window: Window, steps: int) -> Baseline:
     model = Architecture(
         "", sequence_length=0, layers=0, hidden_size=0, vocabulary_size=0
     )
+    configuration_without_sizes = Configuration(
+        NO_CONFIGURATION, model, Parallelism(), global_batch_size=0
+    )
     return Baseline(
-        configuration=Configuration(
-            NO_CONFIGURATION, model, Parallelism(), global_batch_size=0
-        ),
+        configuration=configuration_without_sizes,
         kind=BaselineKind.RECIPE,
         step_seconds=math.nan,
         cells=(),
