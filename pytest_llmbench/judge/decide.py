@@ -145,8 +145,9 @@ def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | 
         )
     if judgement.estimate is not None and judgement.estimate.threshold_only:
         return CodedStatement(StatementCode.ERROR_UNKNOWN)
-    lost = (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)
-    return next((note for note in judgement.notes if note.code in lost), None)
+    # a repeat that does not count
+    lost_codes = (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)
+    return next((note for note in judgement.notes if note.code in lost_codes), None)
 
 
 def _judge_first(evidence: Evidence) -> Judgement:
@@ -157,18 +158,17 @@ def _judge_first(evidence: Evidence) -> Judgement:
         return _make_judgement(
             evidence, Verdict.NOT_COMPARABLE, problem.reason, problem, measurement
         )
-    alone = _drop_launch(measurement)
-    return _judge_run(
-        replace(
-            evidence,
-            measurements=(alone, *evidence.measurements[1:]),
-            repeat_window=None,
-        ),
-        alone,
+    unlaunched = _drop_launch(measurement)
+    without_repeats = replace(
+        evidence,
+        measurements=(unlaunched, *evidence.measurements[1:]),
+        repeat_window=None,
     )
+    return _judge_run(without_repeats, unlaunched)
 
 
 def _drop_launch(measurement: Measurement) -> Measurement:
+    """Return the measurement as if its run had been found on disk."""
     run = measurement.run
     if not run.found.launch:  # a duplicate of a launched run would count as a daily run
         return measurement
@@ -212,6 +212,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
 def _judge_without_baseline(
     evidence: Evidence, runs: Sequence[Measurement]
 ) -> Judgement:
+    """Build the judgement of runs whose baseline has no usable step time."""
     seconds = tuple(run.statistic_seconds for run in runs)
     measured = CodedStatement(StatementCode.NOTHING_TO_COMPARE, seconds=seconds)
     return _make_judgement(
@@ -220,6 +221,7 @@ def _judge_without_baseline(
 
 
 def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
+    """Build the judgement of a run whose unknown start matters."""
     undated = CodedStatement(
         StatementCode.UNDATED_RUN, run=newest.run.id, source=newest.run.started_from
     )
@@ -261,21 +263,20 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     """Compare the current runs with the baseline, and decide."""
     current_runs = select_current_runs(newest, evidence)
     current, counted = current_runs.runs, current_runs.counted
-    older = current_runs.previous
-    noise = estimate_noise(evidence, older, counted)
+    previous = current_runs.previous
+    noise = estimate_noise(evidence, previous, counted)
     estimate = estimate_difference(counted, evidence, noise)
     shape = find_current_shape(current_runs)
     decision = _decide(estimate, counted, evidence, shape)
     literal = agreement.apply_literal_rule(counted, evidence, estimate)
     if current_runs.apart:
         decision = _decide_apart(decision)
-        alone = [_apply_alone(run, evidence, noise) for run in counted]
-        literal = agreement.LiteralRule(all(rule.meets for rule in alone))
+        literals = [_apply_literal_rule_alone(run, evidence, noise) for run in counted]
+        literal = agreement.LiteralRule(all(rule.meets for rule in literals))
     decision = _confirm(decision, counted, evidence, apart=current_runs.apart)
     if decision.reason is Reason.CANNOT_TELL and len(current) == 1:
-        decision = (
-            _decide_over_days(evidence, counted[0], older, literal.meets) or decision
-        )
+        pooled = _decide_over_days(evidence, counted[0], previous, literal.meets)
+        decision = pooled or decision
     decision, meets, accepted = _report_literal_rule(
         decision, literal, newest, evidence
     )
@@ -313,12 +314,10 @@ def _report_literal_rule(
     Returns the decision, whether it meets the literal rule, and a note if the violation
     was accepted.
     """
-    undecided = (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE)
-    if (
-        literal.reason is None
-        or literal.because is None
-        or decision.reason not in undecided
-    ):
+    undecided_reasons = (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE)
+    if decision.reason not in undecided_reasons:
+        return decision, literal.meets, ()
+    if literal.reason is None or literal.because is None:  # no violation
         return decision, literal.meets, ()
     entry = find_accepted(literal.reason, newest, evidence.accepted)
     if entry is not None:
@@ -357,18 +356,22 @@ def _confirm(
     if decision.verdict is not Verdict.REGRESSION or fewest == 1:
         return decision
     limit = math.log(evidence.tolerance.factor)
-    beyond = sum(average_difference([run], evidence.baseline) > limit for run in runs)
-    if beyond >= fewest and not (apart and len(runs) <= fewest):
+    differences = [average_difference([run], evidence.baseline) for run in runs]
+    slow_count = sum(difference > limit for difference in differences)
+    # The fewest runs confirm nothing if their results differ too much.
+    too_few_apart = apart and len(runs) <= fewest
+    if slow_count >= fewest and not too_few_apart:
         return decision
-    because = CodedStatement(StatementCode.UNCONFIRMED_RUNS, runs=beyond)
+    because = CodedStatement(StatementCode.UNCONFIRMED_RUNS, runs=slow_count)
     if apart:
         because = CodedStatement(StatementCode.RUNS_APART)
     return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, (because,))
 
 
-def _apply_alone(
+def _apply_literal_rule_alone(
     run: Measurement, evidence: Evidence, noise: Noise
 ) -> agreement.LiteralRule:
+    """Apply the literal rule to one run, with its own estimate."""
     estimate = estimate_difference([run], evidence, noise)
     return agreement.apply_literal_rule([run], evidence, estimate)
 
@@ -397,10 +400,9 @@ def _decide(
     if shape.warming_up:
         return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, (shape.warming_up,))
     implausible = _find_implausible(estimate, current, evidence)
-    faster = (
-        compare_interval(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN
-    )
-    if implausible is None and faster:
+    against_faster = compare_interval(estimate.low, estimate.high, -estimate.margin)
+    is_faster = against_faster is Answer.WITHIN  # shown to be below the lower bound
+    if implausible is None and is_faster:
         return _decide_faster(evidence)
     return implausible or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
@@ -433,6 +435,7 @@ def _find_undecided(
 def _find_implausible(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence
 ) -> _Decision | None:
+    """Decide runs that are faster than is plausible; None for other runs."""
     if evidence.plausible is None or estimate.high >= math.log1p(-evidence.plausible):
         return None
     because = explanation.state_implausible(estimate, current[0], evidence)
@@ -440,6 +443,10 @@ def _find_implausible(
 
 
 def _decide_faster(evidence: Evidence) -> _Decision:
+    """Decide runs that are shown to be faster than their baseline.
+
+    A PASS if a changed level was accepted, an IMPROVEMENT otherwise.
+    """
     if has_accepted_change(evidence):
         beyond = CodedStatement(StatementCode.BEYOND_ACCEPTED_LEVEL)
         return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, (beyond,))
@@ -461,19 +468,21 @@ def _decide_over_days(
         for run in older
         if isinstance(run, Measurement) and run in evidence.measurements
     ]
-    row = select_consecutive(measured, newest, POOLED_DAYS)
-    if meets or not row:
+    daily_runs = select_consecutive(measured, newest, POOLED_DAYS)
+    if meets or not daily_runs:
         return None
     noise = estimate_noise(evidence, older)
-    if disagree(row, noise):
+    if disagree(daily_runs, noise):
         return None
-    alone = [estimate_difference([run], evidence, noise) for run in row]
-    if any(_compare_interval(single) is not Answer.INCONCLUSIVE for single in alone):
-        return None
-    pooled_estimate = estimate_difference(row, evidence, noise)
+    for run in daily_runs:
+        estimate = estimate_difference([run], evidence, noise)
+        if _compare_interval(estimate) is not Answer.INCONCLUSIVE:
+            return None
+    pooled_estimate = estimate_difference(daily_runs, evidence, noise)
     answered = _compare_interval(pooled_estimate)
     if answered is not Answer.BEYOND or any(
-        agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)
+        agreement.find_doubt(answered, runs, evidence)
+        for runs in ([newest], daily_runs)
     ):
         return None
     pooled = CodedStatement(
@@ -483,6 +492,7 @@ def _decide_over_days(
 
 
 def _compare_interval(estimate: Estimate) -> Answer:
+    """Compare the interval of an estimate with its margin."""
     return compare_interval(estimate.low, estimate.high, estimate.margin)
 
 
@@ -500,12 +510,15 @@ def _make_judgement(
     expected = evidence.baseline.step_seconds
     bound = expected * evidence.tolerance.factor
     measured = measurement.statistic_seconds if measurement else None
-    comparable = (
+    log_difference, meets_point = None, None
+    if (
         measured is not None
         and math.isfinite(measured)
         and measured > 0
         and math.isfinite(expected)
-    )
+    ):
+        log_difference = math.log(measured / expected)
+        meets_point = measured <= bound * (1 + EPSILON)
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -514,11 +527,7 @@ def _make_judgement(
         bound_seconds=bound,
         tolerance=evidence.tolerance,
         measurement=measurement,
-        log_difference=math.log(measured / expected)
-        if comparable and measured
-        else None,
-        meets_point=measured <= bound * (1 + EPSILON)
-        if comparable and measured
-        else None,
+        log_difference=log_difference,
+        meets_point=meets_point,
         notes=tuple(explanation.list_notes(evidence, measurement)),
     )

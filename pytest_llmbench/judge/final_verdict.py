@@ -46,8 +46,9 @@ def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
         contradiction=contradiction,
     )
     excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
-    small = excess <= IGNORED_SHARE * math.log(evidence.tolerance.factor)
-    if small or is_red(judgement, evidence.rules):
+    # also small if the stated step time is the shorter one: a negative excess
+    is_small = excess <= IGNORED_SHARE * math.log(evidence.tolerance.factor)
+    if is_small or is_red(judgement, evidence.rules):
         return judgement.add_notes(Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)
     if entry is not None:

@@ -32,7 +32,8 @@ from pytest_llmbench.judge.acknowledged import find_accepted, make_accepted_note
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.item_status import is_red
 
-# Runs that started this close together are simultaneous.
+# Runs that started this close together are simultaneous; times of files that differ by
+# less are equal.
 TOGETHER = timedelta(minutes=10)
 
 # Largest difference between clocks of one machine, and between the last log line and
@@ -60,8 +61,10 @@ FEWEST_FALLS = 2
 
 LONGEST_ID = 18
 
+# matches dates, long numbers and lone numbers: 20240131-1200, 123456, and 7 in "run_7_a"
 _LONG_NUMBER = re.compile(r"\d{4,}(?:[-_.T:]?\d+)*|(?<![a-zA-Z\d])\d+(?![a-zA-Z\d])")
 _ANY_NUMBER = re.compile(r"\d+")
+# matches "job_1234.log" and "slurm-job-1234"
 _JOB = re.compile(r"(?:^|[^a-z])job[-_]?(\d{1,18})(?!\d)", re.IGNORECASE)
 
 
@@ -89,24 +92,28 @@ def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
     doubts = list(find_order_doubts(newest, evidence.measurements))
     if not doubts:
         return judgement
-    red = is_red(judgement, evidence.rules)
-    pairs = [(doubt, judge(_put_first(doubt.rival, evidence))) for doubt in doubts]
-    differing = [pair for pair in pairs if is_red(pair[1], evidence.rules) != red]
-    doubt, rival = (differing or pairs)[0]
+    fails = is_red(judgement, evidence.rules)
+    judged = [(doubt, judge(_put_first(doubt.rival, evidence))) for doubt in doubts]
+    differing = [
+        (doubt, rival_judgement)
+        for doubt, rival_judgement in judged
+        if is_red(rival_judgement, evidence.rules) != fails
+    ]
+    doubt, rival_judgement = differing[0] if differing else judged[0]
     order = CodedStatement(
         StatementCode.AMBIGUOUS_ORDER,
         newest=_state_run(newest.run, judgement),
-        rival=_state_run(doubt.rival.run, rival),
+        rival=_state_run(doubt.rival.run, rival_judgement),
         doubt=doubt.because,
     )
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
     note = Note(NoteCode.ORDER_AMBIGUOUS, order)
     if not differing:
         return judgement.add_notes(note)
-    if not red and entry is None:
+    if not fails and entry is None:
         statements = (order, *judgement.statements)
         return judgement.overrule(Verdict.INVALID, Reason.ORDER_AMBIGUOUS, *statements)
-    if not red and entry is not None:
+    if not fails and entry is not None:
         note = make_accepted_note(entry, order)
     return judgement.add_statements(note).add_notes(note)
 
@@ -125,6 +132,7 @@ def _put_first(rival: Measurement, evidence: Evidence) -> Evidence:
 
 
 def _state_run(run: Run, judgement: Judgement) -> OrderedRun:
+    """Make the record of a run for the statement on the order, with its verdict."""
     return OrderedRun(
         run.id, run.found.job_id, run.started, run.order_source, judgement.verdict
     )
@@ -152,12 +160,17 @@ def find_order_doubts(
     ]
     if newest.run.started is None or not others:
         return
-    finders = (_find_by_job, _find_by_file, _find_by_launch)
-    doubts = [doubt for find in finders if (doubt := find(newest, others)) is not None]
-    yield from {doubt.rival.run.id: doubt for doubt in reversed(doubts)}.values()
+    # one doubt for each run: job ids replace file times, which replace launches
+    doubts: dict[str, OrderDoubt] = {}
+    for find in (_find_by_launch, _find_by_file, _find_by_job):
+        doubt = find(newest, others)
+        if doubt is not None:
+            doubts[doubt.rival.run.id] = doubt
+    yield from doubts.values()
 
 
 def _began_together(run: Measurement, newest: Measurement) -> bool:
+    """True if a run started at most TOGETHER before the newest, or if unknown."""
     started, newest_started = run.run.started, newest.run.started
     return (
         started is None
@@ -175,15 +188,16 @@ def _find_by_job(
     """
     number = _read_job_number(newest.run)
     higher = [run for run in others if _read_job_number(run.run) > number > 0]
-    if (
-        not higher
-        or len(newest.run.attempts) > 1
-        or newest.run.attempts[-1].files.number > 0
-    ):
+    if not higher:
+        return None
+    attempts = newest.run.attempts
+    if len(attempts) > 1 or attempts[-1].files.number > 0:
         return None  # a requeued job ran later than its id suggests
-    same = _select_same_numbering(newest, others)
+    same_numbering = _select_same_numbering(newest, others)
     unconfirmed = [
-        run for run in higher if run in same and not _is_confirmed(newest.run, run.run)
+        run
+        for run in higher
+        if run in same_numbering and not _is_confirmed(newest.run, run.run)
     ]
     rival = max(unconfirmed, key=lambda run: _read_job_number(run.run), default=None)
     if rival is None:
@@ -209,21 +223,20 @@ def _select_same_numbering(
         if patterns[run.run.id] == patterns[newest.run.id] and _read_job_number(run.run)
     ]
     oldest_first = same_pattern[::-1]
-    numbered: list[Measurement] = []
+    same_numbering: list[Measurement] = []
     highest = 0
     for run in [*oldest_first, newest]:
         number = _read_job_number(run.run)
-        if highest - number > max(FEWEST_IDS, highest // 2):
-            numbered, highest = [], 0
-        numbered.append(run)
+        if highest - number > max(FEWEST_IDS, highest // 2):  # the numbering restarted
+            same_numbering, highest = [], 0
+        same_numbering.append(run)
         highest = max(highest, number)
-    numbers = [_read_job_number(run.run) for run in numbered[:-1]]
+    same_numbering.pop()  # the newest run itself
+    numbers = [_read_job_number(run.run) for run in same_numbering]
     falls = sum(later < earlier for earlier, later in pairwise(numbers))
-    return (
-        []
-        if falls >= FEWEST_FALLS and falls > DISORDERED * len(numbers)
-        else numbered[:-1]
-    )
+    if falls >= FEWEST_FALLS and falls > DISORDERED * len(numbers):
+        return []
+    return same_numbering
 
 
 def _read_job_number(run: Run) -> int:
@@ -235,14 +248,13 @@ def _read_job_number(run: Run) -> int:
     job = run.found.job_id
     if not job:
         names = reversed(_find_path(run).parts)
-        job = next(
-            (match[1] for name in names if (match := _JOB.search(name)) is not None),
-            run.found.number,
-        )
+        matches = filter(None, map(_JOB.search, names))
+        job = next((match[1] for match in matches), run.found.number)
     return int(job) if job.isdecimal() and len(job) <= LONGEST_ID else 0
 
 
 def _find_path(run: Run) -> Path:
+    """Return the last log of a run, or its folder if it has no log."""
     return run.attempts[-1].files.log if run.attempts else run.found.folder
 
 
@@ -256,31 +268,28 @@ def _name_patterns(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     run_counts: dict[tuple[str, ...], int] = {}
     for path in paths.values():
         for depth in range(1, len(path.parts)):
-            run_counts[path.parts[:depth]] = run_counts.get(path.parts[:depth], 0) + 1
+            folder_path = path.parts[:depth]
+            run_counts[folder_path] = run_counts.get(folder_path, 0) + 1
     patterns = {}
     for run in runs:
         *folders, name = paths[run.id].parts
-        masked = [
-            (
-                _ANY_NUMBER
-                if run_counts[(*folders[:depth], folder)] == 1
-                else _LONG_NUMBER
-            ).sub("#", folder)
-            for depth, folder in enumerate(folders)
-        ]
-        patterns[run.id] = (
-            *masked,
-            _LONG_NUMBER.sub("#", _mask_job(name, run.found.job_id)),
-        )
+        masked = []
+        for depth, folder in enumerate(folders, start=1):
+            has_one_run = run_counts[tuple(folders[:depth])] == 1
+            numbers = _ANY_NUMBER if has_one_run else _LONG_NUMBER
+            masked.append(numbers.sub("#", folder))
+        masked.append(_LONG_NUMBER.sub("#", _mask_job(name, run.found.job_id)))
+        patterns[run.id] = tuple(masked)
     return patterns
 
 
 def _mask_job(name: str, job: str) -> str:
     """Mask the last occurrence of the job id in a file name."""
-    spans = [
-        match.span() for match in _ANY_NUMBER.finditer(name) if job and match[0] == job
-    ]
-    return f"{name[: spans[-1][0]]}#{name[spans[-1][1] :]}" if spans else name
+    matches = [match for match in _ANY_NUMBER.finditer(name) if match[0] == job]
+    if not matches:  # also if `job` is ""
+        return name
+    begin, end = matches[-1].span()
+    return f"{name[:begin]}#{name[end:]}"
 
 
 # --- times of files -------------------------------------------------------------------
@@ -301,22 +310,18 @@ def _find_by_file(
     later: list[tuple[datetime, Measurement]] = []
     for other in others:
         started = _date_by_file(other.run)
-        if (
-            started is None
-            or started <= newest_started
-            or _may_be_copied_together(newest.run, other.run)
-        ):
+        if started is None or started <= newest_started:
             continue
+        if _may_be_copied_together(newest.run, other.run):
+            continue
+        # Its file time contradicts its start by more than that of the newest run.
         other_lag = _measure_lag(other.run)
-        if (
-            other_lag is not None
-            and other_lag - lag > CLOCK_ERROR
-            and _is_same_clock(newest.run, other.run)
-        ):
+        contradicts = other_lag is not None and other_lag - lag > CLOCK_ERROR
+        if contradicts and _is_same_clock(newest.run, other.run):
             later.append((started, other))
     if not later:
         return None
-    _, rival = max(later, key=lambda pair: pair[0])
+    _, rival = max(later, key=lambda dated_run: dated_run[0])
     by_file = CodedStatement(
         StatementCode.ORDER_BY_FILE,
         rival=rival.run.id,
@@ -329,9 +334,9 @@ def _find_by_file(
 
 def _date_by_file(run: Run) -> datetime | None:
     """Return the start of a run, assuming its file was written at its end."""
-    return (
-        run.found.modified - _sum_steps(run) if run.found.modified is not None else None
-    )
+    if run.found.modified is None:
+        return None
+    return run.found.modified - _sum_steps(run)
 
 
 def _is_confirmed(newest: Run, rival: Run) -> bool:
@@ -344,9 +349,9 @@ def _is_confirmed(newest: Run, rival: Run) -> bool:
         or newest.order_source is Clock.FILE_TIME
     ):
         return False
-    lags = (_measure_lag(newest), _measure_lag(rival))
+    are_believable = None not in (_measure_lag(newest), _measure_lag(rival))
     return (
-        None not in lags
+        are_believable
         and _is_same_clock(newest, rival)
         and not _may_be_copied_together(newest, rival)
     )
@@ -388,21 +393,24 @@ def _measure_lag(run: Run) -> timedelta | None:
     if start.clock is not Clock.LOG:
         is_believable = -CLOCK_ERROR <= lag <= LONGEST_QUEUE
     else:
-        is_believable = -(CLOCK_ERROR if start.zoned else ZONES) <= lag <= WRITTEN_AFTER
+        most_negative = CLOCK_ERROR if start.zoned else ZONES
+        is_believable = -most_negative <= lag <= WRITTEN_AFTER
     return lag if is_believable else None
 
 
 def _is_same_clock(newest: Run, rival: Run) -> bool:
-    return (_find_start_candidate(newest, Clock.LOG) is None) == (
-        _find_start_candidate(rival, Clock.LOG) is None
-    )
+    """True if both logs are stamped, or neither is."""
+    newest_stamped = _find_start_candidate(newest, Clock.LOG) is not None
+    rival_stamped = _find_start_candidate(rival, Clock.LOG) is not None
+    return newest_stamped == rival_stamped
 
 
 def _find_start_candidate(run: Run, clock: Clock) -> StartCandidate | None:
-    return next(
-        (candidate for candidate in run.start_candidates if candidate.clock is clock),
-        None,
-    )
+    """Return the start of a run by one clock, or None."""
+    for candidate in run.start_candidates:
+        if candidate.clock is clock:
+            return candidate
+    return None
 
 
 def _sum_steps(run: Run) -> timedelta:
@@ -411,12 +419,9 @@ def _sum_steps(run: Run) -> timedelta:
     if not logs:
         return timedelta(0)
     steps = logs[-1].segments[-1].steps
-    seconds = float(
-        np.nansum(
-            np.where(np.isfinite(steps.seconds), steps.seconds, 0.0)
-            * np.maximum(steps.mean_of, 1)
-        )
-    )
+    step_seconds = np.where(np.isfinite(steps.seconds), steps.seconds, 0.0)
+    seconds = float(np.nansum(step_seconds * np.maximum(steps.mean_of, 1)))
+    # wrong times must not exceed what a timedelta can hold
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_QUEUE.total_seconds()))
 
 
@@ -448,11 +453,10 @@ def _find_by_launch(
             or other_launched.zoned != launched.zoned
         ):
             continue
-        if (
-            other_launched.timestamp - logged.timestamp
-            > TOGETHER
-            < other_launched.timestamp - other_logged.timestamp
-        ):
+        after_newest = other_launched.timestamp - logged.timestamp > TOGETHER
+        # its log cannot begin before its launch
+        has_wrong_clock = other_launched.timestamp - other_logged.timestamp > TOGETHER
+        if after_newest and has_wrong_clock:
             by_launch = CodedStatement(
                 StatementCode.ORDER_BY_LAUNCH,
                 rival=other.run.id,
@@ -463,6 +467,7 @@ def _find_by_launch(
 
 
 def _find_launch(run: Run) -> StartCandidate | None:
+    """Return the launch of a run by its metadata or folder name, or None."""
     return _find_start_candidate(run, Clock.METADATA) or _find_start_candidate(
         run, Clock.FOLDER_NAME
     )

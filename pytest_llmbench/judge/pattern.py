@@ -62,7 +62,7 @@ class WindowColumns:
     mean_of: tuple[int, ...]  # number of steps that each value averages
     averaged: bool  # True if the log prints such means
 
-    def begin(self, position: int) -> int:
+    def get_first_step(self, position: int) -> int:
         """Return the first step that a value covers."""
         return self.steps[position] - self.mean_of[position] + 1
 
@@ -97,9 +97,8 @@ def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     """
     stragglers = find_stragglers(window.seconds, resolution)
     levels = find_step_levels(window.seconds, resolution)
-    kind, statement = _classify_pattern(
-        window, levels.slow if levels else stragglers, levels
-    )
+    slow = levels.slow if levels else stragglers
+    kind, statement = _classify_pattern(window, slow, levels)
     return Pattern(kind, statement, stragglers, levels)
 
 
@@ -115,31 +114,36 @@ def _classify_pattern(
         even = CodedStatement(StatementCode.EVEN_STEPS, averaged=window.averaged)
         return ShapeKind.EVEN, even
     longest = max(stretches, key=len)
-    single = len(longest) <= window.moving_mean
+    has_single_steps = len(longest) <= window.moving_mean
     # Means hide which of their steps were slow, so no period can be found.
-    period = (
-        find_period([stretch.start for stretch in stretches], len(slow))
-        if single and not window.averaged
-        else None
-    )
-    if period:
-        return ShapeKind.PERIODIC, _measure_period(window, slow, period)
-    if len(longest) >= max(
-        MIN_STRETCH, window.moving_mean + 1, MIN_STRETCH_SHARE * np.count_nonzero(slow)
-    ):
-        return ShapeKind.SLOW_STRETCH, _measure_stretch(window, longest)
-    if levels and (not single or window.averaged):
-        return ShapeKind.TWO_LEVELS, _measure_levels(window, levels)
+    if has_single_steps and not window.averaged:
+        starts = [stretch.start for stretch in stretches]
+        period = find_period(starts, len(slow))
+        if period:
+            return ShapeKind.PERIODIC, _state_period(window, slow, period)
+    slow_count = np.count_nonzero(slow)
+    fewest = max(MIN_STRETCH, window.moving_mean + 1, MIN_STRETCH_SHARE * slow_count)
+    if len(longest) >= fewest:
+        return ShapeKind.SLOW_STRETCH, _state_stretch(window, longest)
+    if levels and (not has_single_steps or window.averaged):
+        return ShapeKind.TWO_LEVELS, _state_levels(window, levels)
+    return _classify_spikes(window, slow, stretches)
+
+
+def _classify_spikes(
+    window: WindowColumns, slow: Flags, stretches: Sequence[range]
+) -> tuple[ShapeKind, CodedStatement]:
+    """Describe slow steps without a pattern: one spike, or several."""
     line = window.lines[int(np.argmax(window.seconds))]
     slowest = find_slowest(window, slow)
-    if single and len(stretches) == 1:
-        return ShapeKind.ONE_SPIKE, CodedStatement(
-            StatementCode.ONE_SPIKE, slowest=slowest, line=line
-        )
+    if len(stretches) == 1 and len(stretches[0]) <= window.moving_mean:
+        spike = CodedStatement(StatementCode.ONE_SPIKE, slowest=slowest, line=line)
+        return ShapeKind.ONE_SPIKE, spike
     steps = list_steps(window, slow)
-    return ShapeKind.SPIKES, CodedStatement(
+    spikes = CodedStatement(
         StatementCode.SPIKES, steps=steps, slowest=slowest, line=line
     )
+    return ShapeKind.SPIKES, spikes
 
 
 def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
@@ -148,12 +152,13 @@ def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
     ratio = float(window.seconds[position] / compute_median(window.seconds))
     averaged = window.mean_of[position] > 1
     smoothed = window.moving_mean > 1 and not averaged
-    values = range(position, position + 1)
-    if smoothed:
-        values = next(
+    stretch = range(position, position + 1)
+    if smoothed:  # all moving means that contain the step
+        stretch = next(
             stretch for stretch in find_stretches(slow) if position in stretch
         )
-    return SlowestSteps(_list_spans(window, [values]), ratio, averaged, smoothed)
+    steps = _list_spans(window, [stretch])
+    return SlowestSteps(steps, ratio, averaged, smoothed)
 
 
 def list_steps(window: WindowColumns, steps: Flags) -> StepList:
@@ -162,37 +167,28 @@ def list_steps(window: WindowColumns, steps: Flags) -> StepList:
 
 
 def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
-    """Return the first spans of slow steps, and the number of the other steps."""
-    spans = [
-        StepSpan(
-            window.begin(stretch[0]),
-            window.steps[stretch[-1]],
-            _count_steps(window, [stretch]),
-        )
-        for stretch in stretches[:MAX_SPANS]
-    ]
+    """Return the first spans of slow steps, the number of the other steps, and of all."""
+    listed, omitted = stretches[:MAX_SPANS], stretches[MAX_SPANS:]
+    spans = []
+    for stretch in listed:
+        first, last = window.get_first_step(stretch[0]), window.steps[stretch[-1]]
+        spans.append(StepSpan(first, last, _count_steps(window, [stretch])))
     return StepList(
-        tuple(spans),
-        _count_steps(window, stretches[MAX_SPANS:]),
-        _count_steps(window, stretches),
+        tuple(spans), _count_steps(window, omitted), _count_steps(window, stretches)
     )
 
 
 def _count_steps(window: WindowColumns, stretches: Sequence[range]) -> int:
+    """Return the number of steps in stretches; a mean counts as all of its steps."""
     return sum(
         window.mean_of[position] for stretch in stretches for position in stretch
     )
 
 
-def _measure_period(
-    window: WindowColumns, slow: Flags, period: range
-) -> CodedStatement:
+def _state_period(window: WindowColumns, slow: Flags, period: range) -> CodedStatement:
     """State the period of slow steps, and how much slower they are."""
-    excess = (
-        compute_median(window.seconds[period.start :: period.step])
-        / compute_median(window.seconds[~slow])
-        - 1
-    )
+    periodic_median = compute_median(window.seconds[period.start :: period.step])
+    excess = periodic_median / compute_median(window.seconds[~slow]) - 1
     steps = _list_spans(window, [range(position, position + 1) for position in period])
     return CodedStatement(
         StatementCode.PERIODIC_STEPS,
@@ -202,30 +198,30 @@ def _measure_period(
     )
 
 
-def _measure_stretch(window: WindowColumns, stretch: range) -> CodedStatement:
+def _state_stretch(window: WindowColumns, stretch: range) -> CodedStatement:
+    """State a slow stretch, with the medians inside and outside."""
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
-    upper, lower = (compute_median(window.seconds[side]) for side in (inside, ~inside))
     return CodedStatement(
         StatementCode.SLOW_STRETCH,
         steps=_list_spans(window, [stretch]),
-        upper=upper,
-        lower=lower,
+        upper=compute_median(window.seconds[inside]),
+        lower=compute_median(window.seconds[~inside]),
     )
 
 
-def _measure_levels(window: WindowColumns, levels: StepLevels) -> CodedStatement:
-    """Describe two levels with the steps of the smaller one."""
-    smaller, level, other = levels.slow, levels.upper, levels.lower
+def _state_levels(window: WindowColumns, levels: StepLevels) -> CodedStatement:
+    """State two levels, with the steps of the level that has fewer."""
+    smaller, level, other_level = levels.slow, levels.upper, levels.lower
     if 2 * np.count_nonzero(smaller) > len(smaller):
-        smaller, level, other = ~levels.slow, levels.lower, levels.upper
+        smaller, level, other_level = ~levels.slow, levels.lower, levels.upper
     return CodedStatement(
         StatementCode.TWO_LEVELS,
         count=int(np.count_nonzero(smaller)),
         total=len(smaller),
         averaged=window.averaged,
         level=level,
-        other=other,
+        other=other_level,
         steps=list_steps(window, smaller),
     )
 
@@ -255,18 +251,18 @@ def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
     if count < 2 * fewest:
         return None
     ordered = np.sort(seconds)
+    # only gaps that leave at least `fewest` steps on each side
     gaps = (ordered[1:] - ordered[:-1])[fewest - 1 : count - fewest]
-    split = fewest + int(np.argmax(gaps))
-    gap = float(gaps[split - fewest])
+    widest = int(np.argmax(gaps))
+    gap, split = float(gaps[widest]), fewest + widest
     lower, upper = compute_median(ordered[:split]), compute_median(ordered[split:])
     slow: Flags = seconds >= ordered[split]
     noise = NORMAL * compute_median(np.abs(seconds - np.where(slow, upper, lower)))
-    is_clear = gap > max(MIN_GAP * max(noise, resolution / 2), (upper - lower) / 4)
-    return (
-        StepLevels(lower, upper, slow)
-        if is_clear and upper - lower > MIN_LEVEL_DIFFERENCE * lower
-        else None
-    )
+    difference = upper - lower
+    is_clear = gap > max(MIN_GAP * max(noise, resolution / 2), difference / 4)
+    if not is_clear or not difference > MIN_LEVEL_DIFFERENCE * lower:
+        return None
+    return StepLevels(lower, upper, slow)
 
 
 def find_stretches(slow: Flags) -> list[range]:
@@ -287,15 +283,12 @@ def find_period(starts: list[int], count: int) -> range | None:
     least three quarters of the starts. None if there is no period.
     """
     positions = set(starts)
-    for distance in sorted(
-        {later - earlier for earlier, later in itertools.pairwise(starts)}
-    ):
+    fewest = max(MIN_REPETITIONS, MIN_PERIOD_SHARE * len(starts))
+    distances = {later - earlier for earlier, later in itertools.pairwise(starts)}
+    for distance in sorted(distances):
         for first in sorted({start % distance for start in starts}):
             expected = range(first, count, distance)
-            frequent = len(expected) >= max(
-                MIN_REPETITIONS, MIN_PERIOD_SHARE * len(starts)
-            )
-            if frequent and all(position in positions for position in expected):
+            if len(expected) >= fewest and positions.issuperset(expected):
                 return expected
     return None
 
@@ -328,13 +321,13 @@ def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
     reported = list(_find_saves_in_steps(measurement, slow, saves))
     if not reported:
         return None
-    step, seconds, save = max(reported, key=lambda step_save: step_save.seconds)
+    slowest = max(reported, key=lambda reported_save: reported_save.seconds)
     return CodedStatement(
         StatementCode.SAVE_IN_STEP,
-        step=step,
-        seconds=seconds,
-        save_seconds=save.seconds,
-        line=save.line,
+        step=slowest.step,
+        seconds=slowest.seconds,
+        save_seconds=slowest.save.seconds,
+        line=slowest.save.line,
         held=len(reported),
         slow=int(np.count_nonzero(slow)),
     )
@@ -343,24 +336,26 @@ def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
 def _find_saves_in_steps(
     measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]
 ) -> Iterator[ReportedSave]:
-    """Yield the checkpoint saves that explain slow steps, by their time and place."""
+    """Yield the checkpoint saves that explain slow steps, by their time and line.
+
+    A save with an unknown time explains a step by its line alone.
+    """
+    # row i is between `lines[i]` and `lines[i + 1]`
     lines = (_find_line_before(measurement), *measurement.window_lines)
-    means = measurement.mean_of or (1,) * len(measurement.window_seconds)
+    step_counts = measurement.mean_of or (1,) * len(measurement.window_seconds)
     median = compute_median(np.array(measurement.window_seconds))
     for row in np.flatnonzero(slow).tolist():
-        seconds = measurement.window_seconds[row] * means[row]
-        extra = seconds - median * means[row]
-        contained = [
+        seconds = measurement.window_seconds[row] * step_counts[row]
+        extra = seconds - median * step_counts[row]
+        shortest, longest_save = MIN_SAVE_SHARE * extra, MAX_SAVE_RATIO * seconds
+        explaining = [
             save
             for save in saves
             if lines[row] < save.line < lines[row + 1]
-            and (
-                save.seconds is None
-                or MIN_SAVE_SHARE * extra <= save.seconds <= MAX_SAVE_RATIO * seconds
-            )
+            and (save.seconds is None or shortest <= save.seconds <= longest_save)
         ]
-        if contained:
-            longest = max(contained, key=lambda save: save.seconds or 0.0)
+        if explaining:
+            longest = max(explaining, key=lambda save: save.seconds or 0.0)
             yield ReportedSave(measurement.window_steps[row], seconds, longest)
 
 

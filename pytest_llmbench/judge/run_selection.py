@@ -51,7 +51,7 @@ WEEK = timedelta(days=6)  # seven days, including the current day
 # longer forgiven.
 FREQUENT_STALLS = 3
 
-EQUAL_LOGS = 1e-6
+EQUAL_LOGS = 1e-6  # log step times that differ by less are equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,13 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     All runs of a launch count, however much they differ. If runs found on disk differ
     too much, only the newest counts.
     """
-    runs, lost = find_repeats(newest, evidence)
+    runs, unusable_repeats = find_repeats(newest, evidence)
     previous = list_previous_daily_runs(runs, evidence)
-    counted, notes = _ignore_stalls(runs, previous, evidence)
-    notes = (*notes, *_note_lost_repeats(lost))
+    counted, stall_notes = _replace_stalls(runs, previous, evidence)
+    notes = (*stall_notes, *_note_lost_repeats(unusable_repeats))
     if len(runs) == 1:
-        return CurrentRuns(
-            runs, counted, previous, (*notes, *_note_unknown_build(newest, evidence))
-        )
+        notes = (*notes, *_note_unknown_build(newest, evidence))
+        return CurrentRuns(runs, counted, previous, notes)
     seconds = tuple(run.statistic_seconds for run in runs)
     apart = disagree(counted, estimate_noise(evidence, previous))
     if apart and not newest.run.found.launch:
@@ -87,25 +86,26 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
             StatementCode.REPEATS_DIFFER, runs=len(runs), seconds=seconds
         )
         return CurrentRuns(
-            (newest,),
-            counted[:1],
-            list_previous_daily_runs((newest,), evidence),
-            (Note(NoteCode.REPEATS_DISAGREE, spread), *notes),
+            runs=(newest,),
+            counted=counted[:1],
+            previous=list_previous_daily_runs((newest,), evidence),
+            notes=(Note(NoteCode.REPEATS_DISAGREE, spread), *notes),
         )
     repeats = CodedStatement(StatementCode.REPEATS, runs=len(runs), seconds=seconds)
-    return CurrentRuns(
-        runs, counted, previous, (Note(NoteCode.REPEATS, repeats), *notes), apart
-    )
+    notes = (Note(NoteCode.REPEATS, repeats), *notes)
+    return CurrentRuns(runs, counted, previous, notes, apart=apart)
 
 
-def _note_lost_repeats(lost: Sequence[Measurement]) -> Iterator[Note]:
-    for problem in map(find_unusable, lost):
+def _note_lost_repeats(unusable_repeats: Sequence[Measurement]) -> Iterator[Note]:
+    """Yield a note on the problem of each repeat without a usable time."""
+    for problem in map(find_unusable, unusable_repeats):
         if problem is not None:
             statement = CodedStatement(StatementCode.LOST_REPEAT, problem=problem)
             yield Note(NoteCode.REPEAT_LOST, statement)
 
 
 def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
+    """Note that repeats cannot be found because the build of the run is unknown."""
     if (
         evidence.repeat_window
         and not newest.run.found.launch
@@ -126,34 +126,29 @@ def find_current_shape(current: CurrentRuns) -> Shape:
     newest = find_shape(current.runs[0])
     if newest.warming_up is None and len(current.runs) == 1:
         return newest
-    launched = bool(current.runs[0].run.found.launch)
-    shapes = [
-        find_shape(run)
-        for run in (current.counted if launched else current.counted[:1])
-    ]
+    is_launched = bool(current.runs[0].run.found.launch)
+    tested_runs = current.counted if is_launched else current.counted[:1]
+    shapes = [find_shape(run) for run in tested_runs]
     warm_ups = [shape.warming_up for shape in shapes if shape.warming_up]
-    return replace(
-        newest,
-        warming_up=warm_ups[0]
-        if warm_ups and 2 * len(warm_ups) >= len(shapes)
-        else None,
-    )
+    warming_up = None
+    if warm_ups and 2 * len(warm_ups) >= len(shapes):
+        warming_up = warm_ups[0]
+    return replace(newest, warming_up=warming_up)
 
 
 def find_repeats(
     newest: Measurement, evidence: Evidence
 ) -> tuple[tuple[Measurement, ...], tuple[Measurement, ...]]:
-    """Return the newest run with its repeats, and its repeats without a usable time.
+    """Return the newest run with its valid repeats, and its invalid repeats.
 
     Repeats of a launched run are the other runs of its launch. Repeats of a run found
     on disk are other runs found on disk with the same known build that started within
     `evidence.repeat_window` before it.
     """
     if newest.run.found.launch:
-        others = select_launch(newest, evidence)[1:]
-        return (newest, *(run for run in others if run.valid)), tuple(
-            run for run in others if not run.valid
-        )
+        _, *others = select_launch(newest, evidence)
+        valid = [run for run in others if run.valid]
+        return (newest, *valid), tuple(run for run in others if not run.valid)
     window, started = evidence.repeat_window, newest.run.started
     if not window or started is None:
         return (newest,), ()
@@ -167,11 +162,14 @@ def find_repeats(
         and identify_build(run) == identify_build(newest) != ()
         and run.window_seconds != newest.window_seconds  # a duplicate is no repeat
     ]
-    return (newest, *(run for run in candidates if run.valid)), tuple(
+    valid = [run for run in candidates if run.valid]
+    # A run that is only excluded, such as a profiled one, was not meant as a repeat.
+    invalid = [
         run
         for run in candidates
         if not run.valid and (run.problems or not run.excluded)
-    )
+    ]
+    return (newest, *valid), tuple(invalid)
 
 
 def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ...]:
@@ -180,12 +178,14 @@ def select_launch(run: Measurement, evidence: Evidence) -> tuple[Measurement, ..
     Only the run itself if it was not launched.
     """
     launch = run.run.found.launch
+    if not launch:
+        return (run,)
     others = (
         other
         for other in evidence.measurements
         if other.run.found.launch == launch and other is not run
     )
-    return (run, *others) if launch else (run,)
+    return (run, *others)
 
 
 def find_unusable(run: Measurement) -> Problem | None:
@@ -211,29 +211,31 @@ def identify_build(measurement: Measurement) -> tuple[str, ...]:
 # --- transient stalls -----------------------------------------------------------------
 
 
-def _ignore_stalls(
+def _replace_stalls(
     runs: tuple[Measurement, ...], previous: PreviousRuns, evidence: Evidence
 ) -> tuple[tuple[Measurement, ...], tuple[Note, ...]]:
     """Replace the stalls of runs, and note them.
 
     Returns the runs unchanged if too many runs of the last week had a stall.
     """
-    stalls = [_find_stall(run, evidence) for run in runs]
+    stalls = [_find_stalled_steps(run, evidence) for run in runs]
     if not any(stalls):
         return runs, ()
-    stalled = [(run, steps) for run, steps in zip(runs, stalls, strict=True) if steps]
-    count = _count_recent(previous, runs[0], evidence) + len(stalled)
-    if count >= FREQUENT_STALLS:
-        return runs, (_make_stall_note(*stalled[0], often=count),)
-    forgiven = tuple(_make_stall_note(run, steps) for run, steps in stalled)
-    return tuple(map(_replace_steps, runs, stalls)), forgiven
+    stalled = [(run, rows) for run, rows in zip(runs, stalls, strict=True) if rows]
+    week_count = _count_recent_stalls(previous, runs[0], evidence) + len(stalled)
+    if week_count >= FREQUENT_STALLS:
+        run, rows = stalled[0]
+        return runs, (_make_stall_note(run, rows, week_count=week_count),)
+    notes = tuple(_make_stall_note(run, rows) for run, rows in stalled)
+    return tuple(map(_replace_steps, runs, stalls)), notes
 
 
-def _find_stall(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
-    """Return the indices of the stalled steps of a run, slowest first.
+def _find_stalled_steps(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
+    """Return the rows of the stalled steps in the window of a run, slowest first.
 
-    Empty if there are more slow steps than a transient stall explains. A record that is
-    a mean of several steps counts as all of them.
+    Empty if there are more slow steps than a transient stall explains, if the baseline
+    is recorded or not a mean, or if the run is fast even with its stall removed. A
+    record that is a mean of several steps counts as all of them.
     """
     window, baseline = np.array(run.window_seconds), evidence.baseline
     if (
@@ -245,29 +247,30 @@ def _find_stall(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     # it is judged by its slowest attempt, which must not be forgiven
     if sum(attempt.finished for attempt in run.attempts) > 1:
         return ()
-    steps = np.array(run.mean_of or [1] * len(window))
-    slow = window >= STALL_MEDIANS * compute_median(window)
-    if int(np.count_nonzero(slow)) > MOST_STALLS + run.moving_mean - 1:
+    step_counts = np.array(run.mean_of or [1] * len(window))
+    median = compute_median(window)
+    slow = window >= STALL_MEDIANS * median
+    # one stall is in as many values as a moving mean averages
+    too_many_values = np.count_nonzero(slow) > MOST_STALLS + run.moving_mean - 1
+    forgiven_steps = HICCUP * int(step_counts.sum())
+    too_few_steps = forgiven_steps < 1  # one step is more than 5 %
+    too_many_steps = int(step_counts[slow].sum()) > math.ceil(forgiven_steps)
+    hangs = window.max() > HANG_MEDIANS * median
+    if too_many_values or too_few_steps or too_many_steps or hangs:
         return ()
-    if HICCUP * int(steps.sum()) < 1:  # with so few steps, one is more than 5 %
-        return ()
-    if int(steps[slow].sum()) > math.ceil(
-        HICCUP * int(steps.sum())
-    ) or window.max() > HANG_MEDIANS * compute_median(window):
-        return ()
-    stalled = tuple(
-        row for row in np.argsort(-window, kind="stable").tolist() if slow[row]
-    )
+    slowest_first = np.argsort(-window, kind="stable").tolist()
+    stalled = tuple(row for row in slowest_first if slow[row])
     without_stall = _replace_steps(run, stalled).statistic_seconds
-    return (
-        stalled
-        if without_stall
-        and without_stall * evidence.tolerance.factor >= baseline.step_seconds
-        else ()
+    # A run that would be an improvement without its stall keeps it.
+    improves = (
+        not without_stall
+        or without_stall * evidence.tolerance.factor < baseline.step_seconds
     )
+    return () if improves else stalled
 
 
 def _replace_steps(run: Measurement, rows: Sequence[int]) -> Measurement:
+    """Replace the steps at `rows` by the slowest other step of the window."""
     if not rows:
         return run
     window = np.array(run.window_seconds)
@@ -279,7 +282,7 @@ def _replace_steps(run: Measurement, rows: Sequence[int]) -> Measurement:
     )
 
 
-def _count_recent(
+def _count_recent_stalls(
     previous: PreviousRuns, current: Measurement, evidence: Evidence
 ) -> int:
     """Count the runs with a stall in the six days before the current run."""
@@ -301,7 +304,7 @@ def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
     which stalls are removed, or if its verdict is FEW_STEPS_DECIDE.
     """
     if not isinstance(run, StoredRun):
-        return bool(_find_stall(run, evidence))
+        return bool(_find_stalled_steps(run, evidence))
     if run.reason == Reason.FEW_STEPS_DECIDE:
         return True
     if (
@@ -310,34 +313,35 @@ def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
         or run.log_difference is None
     ):
         return False
-    return (
-        math.log(run.step_time_seconds / run.expected_seconds)
-        > run.log_difference + EQUAL_LOGS
-    )
+    printed_difference = math.log(run.step_time_seconds / run.expected_seconds)
+    return printed_difference > run.log_difference + EQUAL_LOGS
 
 
-def _make_stall_note(run: Measurement, rows: Sequence[int], often: int = 0) -> Note:
-    """Note the slow steps of a run, at the log line of the slowest.
+def _make_stall_note(
+    run: Measurement, rows: Sequence[int], week_count: int = 0
+) -> Note:
+    """Make the note on the stalled steps of a run, at the log line of the slowest.
 
-    `often` is the number of runs with a stall in the last week, 0 if it is tolerable.
+    `week_count` is the number of runs with a stall in the last week if there are too
+    many, else 0.
     """
     median = compute_median(np.array(run.window_seconds))
     first = run.baseline.window.first
     steps = [
         SlowStep(
-            run.window_steps[row] if run.window_steps else first + row,
-            run.window_lines[row] if run.window_lines else 0,
-            run.window_seconds[row] / median,
+            number=run.window_steps[row] if run.window_steps else first + row,
+            line=run.window_lines[row] if run.window_lines else 0,
+            ratio=run.window_seconds[row] / median,
         )
         for row in sorted(rows)
     ]
     mean = run.statistic_seconds
     without_stalls = _replace_steps(run, rows).statistic_seconds
     line = max(steps, key=lambda step: step.ratio).line
-    if often:
+    if week_count:
         repeated = CodedStatement(
             StatementCode.HICCUPS_OFTEN,
-            runs=often,
+            runs=week_count,
             steps=steps,
             mean=mean,
             usual=without_stalls,
@@ -351,6 +355,9 @@ def _make_stall_note(run: Measurement, rows: Sequence[int], often: int = 0) -> N
 
 # --- daily runs: one per day, before the current runs ---------------------------------
 
+
+# a change of exactly one printed unit must not exceed the unit by its rounding error
+UNIT_MARGIN = 1.01
 
 # days this close count as consecutive: a weekend may lie between them
 ADJACENT = timedelta(days=4)
@@ -392,9 +399,8 @@ def list_previous_daily_runs(
         (*measured, *evidence.stored_runs), key=_GET_START
     )
     before = ordered[: bisect_right(ordered, started, key=_GET_START)]
-    by_day = dict(
-        zip(map(datetime.toordinal, map(_GET_START, before)), before, strict=True)
-    )
+    days = map(datetime.toordinal, map(_GET_START, before))
+    by_day = dict(zip(days, before, strict=True))  # the newest run of a day remains
     if day is not None:  # an earlier run of the current day is not an earlier day
         by_day.pop(day, None)
     return tuple(by_day.values())
@@ -412,17 +418,13 @@ def select_consecutive(
 
     Empty if the days are not consecutive.
     """
-    row = [*previous[1 - count :], newest]
-    if len(row) != count or newest.started is None:
+    runs = [*previous[1 - count :], newest]
+    if len(runs) != count or newest.started is None:
         return []
-    return (
-        row
-        if all(
-            _GET_START(later) - _GET_START(earlier) <= ADJACENT
-            for earlier, later in pairwise(row)
-        )
-        else []
-    )
+    for earlier, later in pairwise(runs):
+        if _GET_START(later) - _GET_START(earlier) > ADJACENT:
+            return []
+    return runs
 
 
 def find_last_valid(evidence: Evidence) -> CodedStatement | None:
@@ -450,6 +452,7 @@ def is_stale(evidence: Evidence) -> bool:
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:
+    """Return the newest dated valid run, or None."""
     return max(list_valid_runs(evidence), key=_GET_START, default=None)
 
 
@@ -510,23 +513,20 @@ def find_quantisation_unit(runs: Sequence[PreviousRun]) -> float:
     less than a unit: its level then moves by a whole unit when it crosses a rounding
     boundary, however small the change.
     """
-    units = []
+    largest = 0.0
     for run in runs:
         if isinstance(run, StoredRun):
             continue
-        spread = max(run.window_seconds, default=0.0) - min(
-            run.window_seconds, default=0.0
-        )
-        seconds = run.statistic_seconds
-        units.append(
-            1.01 * run.resolution_seconds / seconds
-            if seconds and spread < run.resolution_seconds
-            else 0.0
-        )
-    return max(units, default=0.0)
+        unit, seconds = run.resolution_seconds, run.statistic_seconds
+        fastest = min(run.window_seconds, default=0.0)
+        slowest = max(run.window_seconds, default=0.0)
+        if seconds and slowest - fastest < unit:
+            largest = max(largest, UNIT_MARGIN * unit / seconds)
+    return largest
 
 
 def _make_daily_run(run: Measurement, seconds: float) -> DailyRun:
+    """Make a daily run with the given step time; raises if its start is unknown."""
     if run.started is None:
         raise ValueError(f"the start of {run} is unknown")
     return DailyRun(run.started, seconds, run.environment)

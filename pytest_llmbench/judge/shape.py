@@ -63,9 +63,13 @@ def find_shape(measurement: Measurement) -> Shape:
     """
     window = _make_columns(measurement)
     if len(window.steps) < MIN_STEPS:
-        moving = tuple(filter(None, [_note_moving_mean(window)]))
+        moving_mean_note = _note_moving_mean(window)
         too_few = CodedStatement(StatementCode.TOO_FEW_STEPS)
-        return Shape((too_few,), ShapeKind.EVEN, moving)
+        return Shape(
+            statements=(too_few,),
+            kind=ShapeKind.EVEN,
+            notes=(moving_mean_note,) if moving_mean_note else (),
+        )
     resolution = measurement.resolution_seconds
     pattern = find_pattern(window, resolution)
     slope = find_slope(window.seconds, window.moving_mean)
@@ -76,26 +80,30 @@ def find_shape(measurement: Measurement) -> Shape:
         _note_levels(window, pattern),
         _note_drift(window, slope),
         _note_means(window),
+        _note_moving_mean(window),
     )
     kind, statements = _name_shape(pattern, slope, warm_up_note)
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
-    statements = (*statements, *filter(None, [find_save(measurement, slow)]))
-    change = slope.change if slope else None
-    excess = warm_up.excess if warm_up else 0.0
-    notes = (*notes, _note_moving_mean(window))
+    save = find_save(measurement, slow)
     return Shape(
-        statements, kind, tuple(filter(None, notes)), warm_up_note, excess, change
+        statements=(*statements, save) if save else statements,
+        kind=kind,
+        notes=tuple(filter(None, notes)),
+        warming_up=warm_up_note,
+        warm_up=warm_up.excess if warm_up else 0.0,
+        drift=slope.change if slope else None,
     )
 
 
 def _make_columns(measurement: Measurement) -> WindowColumns:
+    """Return the window of a run as columns, with defaults for those not recorded."""
     count, first = len(measurement.window_seconds), measurement.baseline.window.first
     return WindowColumns(
-        np.array(measurement.window_seconds, dtype=float),
-        measurement.window_steps or tuple(range(first, first + count)),
-        measurement.window_lines or (0,) * count,
-        measurement.moving_mean,
-        measurement.mean_of or (1,) * count,
+        seconds=np.array(measurement.window_seconds, dtype=float),
+        steps=measurement.window_steps or tuple(range(first, first + count)),
+        lines=measurement.window_lines or (0,) * count,
+        moving_mean=measurement.moving_mean,
+        mean_of=measurement.mean_of or (1,) * count,
         averaged=bool(measurement.mean_of),
     )
 
@@ -107,17 +115,17 @@ def _name_shape(
 
     Levels and periods explain a slope. A slope takes precedence over stragglers.
     """
-    slow = () if pattern.kind is ShapeKind.EVEN else (pattern.statement,)
-    if pattern.kind not in (
+    slow_steps = () if pattern.kind is ShapeKind.EVEN else (pattern.statement,)
+    explains_slope = pattern.kind in (
         ShapeKind.PERIODIC,
         ShapeKind.SLOW_STRETCH,
         ShapeKind.TWO_LEVELS,
-    ):
-        if slope:
-            drift = CodedStatement(StatementCode.DRIFTING_STEPS, change=slope.change)
-            return ShapeKind.DRIFT, (drift, *slow)
-        if warm_up:
-            return ShapeKind.DRIFT, (warm_up, *slow)
+    )
+    if slope and not explains_slope:
+        drift = CodedStatement(StatementCode.DRIFTING_STEPS, change=slope.change)
+        return ShapeKind.DRIFT, (drift, *slow_steps)
+    if warm_up and not explains_slope:
+        return ShapeKind.DRIFT, (warm_up, *slow_steps)
     return pattern.kind, (pattern.statement,)
 
 
@@ -129,13 +137,9 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
         return None
     weights = np.array(window.mean_of, dtype=float)
     share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
-    added = (
-        float(
-            np.average(seconds, weights=weights)
-            / np.average(seconds[~slow], weights=weights[~slow])
-        )
-        - 1
-    )
+    mean = np.average(seconds, weights=weights)
+    mean_without = np.average(seconds[~slow], weights=weights[~slow])
+    added = float(mean / mean_without) - 1
     stragglers = CodedStatement(
         StatementCode.STRAGGLERS,
         count=count,
@@ -150,29 +154,29 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
 
 
 def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
-    """Note slow steps that form a level.
+    """Make the note on slow steps that form a level, at the first of these steps.
 
-    Stragglers in a moving mean look like a level, and are noted only as stragglers.
+    None if they form no level. Stragglers in a moving mean look like a level, and are
+    noted only as stragglers.
     """
-    in_levels = pattern.levels and pattern.kind is ShapeKind.PERIODIC
-    if (
-        pattern.kind not in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS)
-        and not in_levels
-    ):
+    forms_level = pattern.kind in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS)
+    # slow steps that recur periodically, if they are numerous enough for a level
+    is_periodic_level = pattern.kind is ShapeKind.PERIODIC and pattern.levels
+    if not forms_level and not is_periodic_level:
         return None
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
-    return Note(
-        NoteCode.TWO_LEVELS, pattern.statement, window.lines[int(np.argmax(slow))]
-    )
+    first_line = window.lines[int(np.argmax(slow))]
+    return Note(NoteCode.TWO_LEVELS, pattern.statement, first_line)
 
 
 def _note_drift(window: WindowColumns, slope: Slope | None) -> Note | None:
+    """Make the note on a drift of the step time within the window, or return None."""
     if slope is None:
         return None
     drift = CodedStatement(
         StatementCode.STEP_DRIFT,
         change=slope.change,
-        first=window.begin(0),
+        first=window.get_first_step(0),
         last=window.steps[-1],
         p=slope.p,
     )
@@ -180,11 +184,12 @@ def _note_drift(window: WindowColumns, slope: Slope | None) -> Note | None:
 
 
 def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
+    """Make the note on a slower first third of the window, or return None."""
     if warm_up is None:
         return None
     steps = CodedStatement(
         StatementCode.WARM_UP_STEPS,
-        first=window.begin(0),
+        first=window.get_first_step(0),
         last=window.steps[warm_up.steps - 1],
         excess=warm_up.excess,
         z=warm_up.z,
@@ -208,6 +213,7 @@ def _note_means(window: WindowColumns) -> Note | None:
 
 
 def _note_moving_mean(window: WindowColumns) -> Note | None:
+    """Make the note that the values are moving means, or return None."""
     if window.moving_mean == 1:
         return None
     count = len(window.steps)
@@ -271,32 +277,25 @@ def find_warm_up(
     for another reason are reported too.
     """
     points, block = condense(seconds)
-    third = len(points) // 3
     if len(points) < MIN_STEPS_FOR_TREND:
         return None
+    third = len(points) // 3
     first, later = points[:third], points[third:]
     level = compute_median(later)
     excess = compute_median(first) / level - 1
     if not excess > SMALLEST_CHANGE + resolution / level:
         return None
     residuals = _subtract_centre(winsorise(_remove_decline(later)))
-    spread = (
-        math.sqrt(float(residuals @ residuals) / (len(later) - 1))
-        / (1 - 2 * TRIMMED)
-        / level
-    )
+    deviation = math.sqrt(float(residuals @ residuals) / (len(later) - 1))
+    spread = deviation / (1 - 2 * TRIMMED) / level
     inflation = max(_compute_inflation(residuals), moving_mean / block)
-    z = (
-        excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(later))))
-        if spread > 0
-        else math.inf
-    )
+    z = math.inf
+    if spread > 0:
+        z = excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(later))))
     freedom = len(later) - 2 * int(TRIMMED * len(later)) - 1
-    return (
-        WarmUp(third * block, excess, z)
-        if compute_probability(z, freedom) < LEVEL
-        else None
-    )
+    if not compute_probability(z, freedom) < LEVEL:
+        return None
+    return WarmUp(steps=third * block, excess=excess, z=z)
 
 
 def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
@@ -343,10 +342,10 @@ def compute_kendall(values: Floats) -> tuple[float, float]:
     count = len(values)
     earlier, later = _list_pairs(count)
     score = float(np.sum(np.sign(values[later] - values[earlier])))
-    tied = sum(
-        tie * (tie - 1) * (2 * tie + 5) for tie in Counter(values.tolist()).values()
-    )
-    return score, (count * (count - 1) * (2 * count + 5) - tied) / 18
+    counts = Counter(values.tolist()).values()  # of equal values
+    ties = sum(tied * (tied - 1) * (2 * tied + 5) for tied in counts)
+    variance = (count * (count - 1) * (2 * count + 5) - ties) / 18
+    return score, variance
 
 
 def condense(seconds: Floats) -> tuple[Floats, int]:
@@ -356,7 +355,7 @@ def condense(seconds: Floats) -> tuple[Floats, int]:
     block before it if n is not a multiple.
     """
     count = len(seconds)
-    block = -(-count // MAX_BLOCKS)
+    block = -(-count // MAX_BLOCKS)  # rounded up
     if block <= 1:
         return seconds, 1
     starts = np.minimum(np.arange(0, count, block), count - block)
@@ -381,6 +380,7 @@ def _remove_decline(values: Floats) -> Floats:
 
 
 def _subtract_centre(values: Floats) -> Floats:
+    """Subtract the mean of values."""
     return values - float(values.sum()) / len(values)
 
 
@@ -394,9 +394,8 @@ def _compute_inflation(residuals: Floats) -> float:
     total = float(residuals @ residuals)
     if total <= 0:
         return 1.0
-    corrected = (count * float(residuals[1:] @ residuals[:-1]) / total + 2) / (
-        count - 5
-    )
+    correlated = count * float(residuals[1:] @ residuals[:-1]) / total
+    corrected = (correlated + 2) / (count - 5)
     upper = corrected + CAUTION * math.sqrt(max(1 - corrected**2, 0.1) / count)
     correlation = min(max(upper, 0.0), LARGEST_CORRELATION)
     return (1 + correlation) / (1 - correlation)

@@ -111,41 +111,40 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
     ordered = sorted(runs, key=lambda run: (run.day, run.id))
     groups = _group_nodes(ordered)
     names = frozenset().union(*groups)
-    counted = sum(bool(run.nodes) for run in ordered)
     evidence = NodeEvidence(
-        len(ordered),
-        counted,
-        len({run.day for run in ordered}),
-        len(names),
-        -math.inf,
+        runs=len(ordered),
+        runs_with_nodes=sum(bool(run.nodes) for run in ordered),
+        nights=len({run.day for run in ordered}),
+        nodes=len(names),
+        log_ratio=-math.inf,
     )
     if not groups:
         return evidence
     model = _make_model(ordered, groups)
     shares = np.array([len(group) for group in groups]) / len(names)
+    # the unnormalised log posterior of each group, if it alone is slow
     single = (
-        _average_likelihood(_sum_over_runs(model))
+        _average_likelihood(_compute_state_ratios(model))
         + np.log(shares)
         + _compute_shift_evidence(model)
     )
     log_ratio = float(np.logaddexp.reduce(single))
-    differences = dict(
-        zip(
-            (run.id for run in ordered), np.expm1(model.residuals).tolist(), strict=True
-        )
-    )
+    ids = [run.id for run in ordered]
+    slowness_of_runs = np.expm1(model.residuals).tolist()
+    differences = dict(zip(ids, slowness_of_runs, strict=True))
     evidence = replace(evidence, log_ratio=log_ratio, differences=differences)
     if not evidence.evident:
         return evidence
     suspects = _find_suspects(
         model, ordered, groups, single, shares, log_ratio=log_ratio
     )
-    sure = log_ratio >= math.log(NAMED_RATIO)
-    named = tuple(
-        suspect
-        for suspect in suspects
-        if sure and suspect.probability >= NAMED_PROBABILITY and not suspect.doubt
-    )
+    named: tuple[Suspect, ...] = ()
+    if log_ratio >= math.log(NAMED_RATIO):
+        named = tuple(
+            suspect
+            for suspect in suspects
+            if suspect.probability >= NAMED_PROBABILITY and not suspect.doubt
+        )
     cleared = len(names) - sum(len(suspect.nodes) for suspect in suspects)
     return replace(evidence, suspects=suspects, named=named, cleared=cleared)
 
@@ -155,13 +154,13 @@ def _group_nodes(runs: Sequence[NodeRun]) -> list[tuple[str, ...]]:
 
     Such nodes cannot be distinguished.
     """
-    indices: dict[str, list[int]] = defaultdict(list)
+    runs_of_node: dict[str, list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
         for node in run.nodes:
-            indices[node].append(index)
+            runs_of_node[node].append(index)
     groups: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for node in sorted(indices):
-        groups[tuple(indices[node])].append(node)
+    for node in sorted(runs_of_node):
+        groups[tuple(runs_of_node[node])].append(node)
     return list(map(tuple, groups.values()))
 
 
@@ -191,8 +190,10 @@ def _make_model(
         [run.sigma * math.sqrt(1 + MEDIAN_VARIANCE / run.days) for run in runs]
     )
     freedom = np.array([run.degrees_of_freedom for run in runs])
+    # All nodes of a group were in the same runs, so one represents the group.
+    representatives = [group[0] for group in groups]
     member = np.array(
-        [[group[0] in run.nodes for group in groups] for run in runs], dtype=bool
+        [[node in run.nodes for node in representatives] for run in runs], dtype=bool
     )
     residuals = _subtract_shared(residuals, sigma, [run.day for run in runs])
     null_density = _compute_log_density(residuals, sigma, freedom, np.zeros(1))[:, 0]
@@ -200,7 +201,12 @@ def _make_model(
     for index, run in enumerate(runs):
         series[run.configuration, run.segment].append(index)
     return NodeModel(
-        residuals, sigma, freedom, member, null_density, tuple(series.values())
+        residuals=residuals,
+        sigma=sigma,
+        freedom=freedom,
+        member=member,
+        null_density=null_density,
+        series=tuple(series.values()),
     )
 
 
@@ -220,11 +226,14 @@ def _subtract_shared(residuals: Floats, sigma: Floats, days: Sequence[date]) -> 
     for indices in by_day.values():
         if len(indices) >= MIN_DAY_JOBS:
             rank = max(1, len(indices) // FAST_DIVISOR)  # from 0: never the fastest job
-            fast = sorted(indices, key=lambda index: float(residuals[index]))[rank]
-            above = -ndtri((rank + 0.625) / (len(indices) + 0.25)) * sigma[fast]
+            fastest_first = sorted(indices, key=lambda index: float(residuals[index]))
+            fast_job = fastest_first[rank]
+            # Blom's (i - 3/8) for i = rank + 1; the job is expected below its level.
+            quantile = (rank + 0.625) / (len(indices) + 0.25)
+            expected = ndtri(quantile) * sigma[fast_job]
             # Subtract also an insignificant slowdown: days that alternate around a
             # limit would look like a node's.
-            remaining[indices] -= max(float(residuals[fast] + above), 0.0)
+            remaining[indices] -= max(float(residuals[fast_job] - expected), 0.0)
     return remaining
 
 
@@ -254,15 +263,13 @@ def _compute_log_density(
         - np.log(scale)
         - (nu + 1) / 2 * np.log1p((distance / scale) ** 2 / nu)
     )
-    bad = np.where(
-        (distance > 0) & (distance < MAX_BAD_SLOWNESS),
-        bad_share / MAX_BAD_SLOWNESS,
-        0.0,
-    )
+    can_be_bad = (distance > 0) & (distance < MAX_BAD_SLOWNESS)
+    bad = np.where(can_be_bad, bad_share / MAX_BAD_SLOWNESS, 0.0)
+    # the probability of each part to exceed `largest`
     beyond = largest - shifts
-    tail = (1 - bad_share) * stdtr(nu, -beyond / scale) + bad_share * np.clip(
-        1 - beyond / MAX_BAD_SLOWNESS, 0, 1
-    )
+    student_tail = stdtr(nu, -beyond / scale)
+    bad_tail = np.clip(1 - beyond / MAX_BAD_SLOWNESS, 0, 1)
+    tail = (1 - bad_share) * student_tail + bad_share * bad_tail
     with np.errstate(divide="ignore"):
         density = np.logaddexp(math.log1p(-bad_share) + student, np.log(bad))
         return np.where(residuals[:, None] > largest, np.log(tail), density)
@@ -282,25 +289,23 @@ def _compute_slow_ratios(model: NodeModel) -> Floats:
 def _mix_duty_cycles(slow: Floats) -> Floats:
     """Return log likelihood ratios of intermittent slowness.
 
-    One column per (duty cycle, slowness), shape (runs, duty cycles x slownesses).
+    One column per state (duty cycle, slowness), shape (runs, states). `slow` has shape
+    (runs, slownesses).
     """
-    return np.concatenate(
-        [
-            np.logaddexp(math.log(duty) + slow, math.log1p(-duty))
-            for duty in DUTY_CYCLES
-        ],
-        axis=1,
-    )
+    # a run is slow with probability `duty`, otherwise its ratio is 1
+    ratios = [
+        np.logaddexp(math.log(duty) + slow, math.log1p(-duty)) for duty in DUTY_CYCLES
+    ]
+    return np.concatenate(ratios, axis=1)
 
 
-def _sum_over_runs(model: NodeModel) -> Floats:
-    """Return the log likelihood ratio of each state of each group.
+def _compute_state_ratios(model: NodeModel) -> Floats:
+    """Return the log likelihood ratio of each state of each group, over all its runs.
 
     Shape (groups, states), relative to "no node is slow".
     """
-    return np.asarray(
-        model.member.T.astype(float) @ _mix_duty_cycles(_compute_slow_ratios(model))
-    )
+    ratios_of_runs = _mix_duty_cycles(_compute_slow_ratios(model))
+    return np.asarray(model.member.T.astype(float) @ ratios_of_runs)
 
 
 def _average_likelihood(states: Floats) -> Floats:
@@ -322,10 +327,10 @@ def _compute_shift_evidence(model: NodeModel) -> Floats:
     )
     gain = np.zeros(model.member.shape[1])
     for indices in model.series:
-        series = shifted[indices][:, None, :]
-        gain += _mix_shifts(series * ~model.member[indices][:, :, None]) - _mix_shifts(
-            series
-        )
+        all_runs = shifted[indices][:, None, :]
+        # a run with the group gets the log ratio 0: it contributes nothing
+        without_group = all_runs * ~model.member[indices][:, :, None]
+        gain += _mix_shifts(without_group) - _mix_shifts(all_runs)
     return gain
 
 
@@ -336,14 +341,11 @@ def _mix_shifts(shifted: Floats) -> Floats:
     shifts).
     """
     from_run_on = np.cumsum(shifted[::-1], axis=0)
-    changed = _average_likelihood(
-        np.moveaxis(from_run_on, 1, 0).reshape(from_run_on.shape[1], -1)
-    )
-    return np.asarray(
-        np.logaddexp(
-            math.log1p(-UNREPORTED_SHIFT), math.log(UNREPORTED_SHIFT) + changed
-        )
-    )
+    # one row per group: all first runs and shifts
+    by_group = np.moveaxis(from_run_on, 1, 0).reshape(from_run_on.shape[1], -1)
+    with_shift = math.log(UNREPORTED_SHIFT) + _average_likelihood(by_group)
+    without_shift = math.log1p(-UNREPORTED_SHIFT)
+    return np.asarray(np.logaddexp(without_shift, with_shift))
 
 
 # --- the posterior --------------------------------------------------------------------
@@ -366,27 +368,29 @@ def _find_suspects(
     """
     chosen = np.argsort(-single, kind="stable")[:MOST_PAIRED]
     alone, pairs = _compute_posterior(model, chosen, single, shares)
+    # the probability that a group is slow, alone or with another group
     marginal = alone + pairs.sum(axis=0) + pairs.sum(axis=1)
     order = np.argsort(-marginal, kind="stable")
-    count = next(
-        (
-            count
-            for count in range(1, len(order))
-            if _sum_posterior(alone, pairs, order[:count]) >= CREDIBLE_SHARE
-        ),
-        len(order),
-    )
-    return tuple(
-        _describe_suspect(
-            model,
-            runs,
-            groups[chosen[index]],
-            model.member[:, chosen[index]],
-            float(marginal[index]),
-            log_ratio=log_ratio,
+    count = 1
+    while (
+        count < len(order)
+        and _sum_posterior(alone, pairs, order[:count]) < CREDIBLE_SHARE
+    ):
+        count += 1
+    suspects = []
+    for index in order[:count].tolist():
+        group = chosen[index]
+        suspects.append(
+            _describe_suspect(
+                model,
+                runs,
+                groups[group],
+                model.member[:, group],
+                float(marginal[index]),
+                log_ratio=log_ratio,
+            )
         )
-        for index in order[:count].tolist()
-    )
+    return tuple(suspects)
 
 
 def _compute_posterior(
@@ -404,9 +408,9 @@ def _compute_posterior(
         + math.log(PAIR_PRIOR)
     )
     # All pairs together have the prior PAIR_PRIOR, in proportion to their nodes.
-    pairs += np.log(np.outer(shares[chosen], shares[chosen])) - math.log(
-        max((1 - float(shares @ shares)) / 2, MIN_PAIR_SHARE)
-    )
+    pair_shares = np.outer(shares[chosen], shares[chosen])
+    all_pairs_share = max((1 - float(shares @ shares)) / 2, MIN_PAIR_SHARE)
+    pairs += np.log(pair_shares) - math.log(all_pairs_share)
     alone = single + math.log1p(-PAIR_PRIOR)
     total = np.logaddexp(
         np.logaddexp.reduce(alone), np.logaddexp.reduce(pairs, axis=None)
@@ -429,18 +433,17 @@ def _compute_pair_ratios(model: NodeModel, chosen: Integers) -> Floats:
     slow = _compute_slow_ratios(model)
     mixed, member = _mix_duty_cycles(slow), model.member[:, chosen].astype(float)
     sums = member.T @ mixed
-    correction = _mix_pairs(slow) - (mixed[:, :, None] + mixed[:, None, :]).reshape(
-        len(slow), -1
-    )
+    # the exact ratio of a shared run minus the sum of both groups, per pair of states
+    sum_of_both = (mixed[:, :, None] + mixed[:, None, :]).reshape(len(slow), -1)
+    correction = _mix_pairs(slow) - sum_of_both
     pairs = np.full((len(chosen), len(chosen)), -np.inf)
     for first in range(len(chosen) - 1):
-        others = slice(first + 1, None)
+        later = slice(first + 1, None)
         rows = np.flatnonzero(member[:, first])
-        shared = member[rows, others].T @ correction[rows]
-        states = (sums[first][None, :, None] + sums[others][:, None, :]).reshape(
-            len(shared), -1
-        ) + shared
-        pairs[first, others] = _average_likelihood(states)
+        shared_correction = member[rows, later].T @ correction[rows]
+        sums_of_pairs = sums[first][None, :, None] + sums[later][:, None, :]
+        states = sums_of_pairs.reshape(len(shared_correction), -1) + shared_correction
+        pairs[first, later] = _average_likelihood(states)
     return pairs
 
 
@@ -449,21 +452,18 @@ def _mix_pairs(slow: Floats) -> Floats:
 
     One column per pair of states, shape (runs, states x states).
     """
-    states = [(duty, index) for duty in DUTY_CYCLES for index in range(slow.shape[1])]
+    # A larger index is a larger slowness. The order of states is that of
+    # `_mix_duty_cycles`.
+    states = [(index, duty) for duty in DUTY_CYCLES for index in range(slow.shape[1])]
     columns = []
-    for (duty, index), (other_duty, other) in product(states, states):
-        (larger, first), (smaller, second) = sorted(
-            ((index, duty), (other, other_duty)), reverse=True
-        )
-        not_first = math.log1p(-first)
+    for state, other_state in product(states, states):
+        (smaller, smaller_duty), (larger, larger_duty) = sorted((state, other_state))
+        # as slow as the slower node; if that node is fast, as slow as the other one
+        larger_slow = math.log(larger_duty) + slow[:, larger]
+        smaller_slow = math.log(smaller_duty) + slow[:, smaller]
+        only_smaller = np.logaddexp(smaller_slow, math.log1p(-smaller_duty))
         columns.append(
-            np.logaddexp(
-                math.log(first) + slow[:, larger],
-                not_first
-                + np.logaddexp(
-                    math.log(second) + slow[:, smaller], math.log1p(-second)
-                ),
-            )
+            np.logaddexp(larger_slow, math.log1p(-larger_duty) + only_smaller)
         )
     return np.stack(columns, axis=1)
 
@@ -479,19 +479,17 @@ def _describe_suspect(
 ) -> Suspect:
     """Build the record of suspect nodes: slowness, slow and fast runs, doubt."""
     slowness, low, high = _estimate_slowness(model, member)
-    slow = member & (model.residuals > slowness / 2)
-    indices = range(len(runs))
+    is_slow = member & (model.residuals > slowness / 2)
+    is_fast = member & ~is_slow
     return Suspect(
         nodes=nodes,
         probability=min(probability, 1.0),
         slowness=math.expm1(slowness),
         low=math.expm1(low),
         high=math.expm1(high),
-        slow_runs=tuple(runs[index].id for index in indices if slow[index]),
-        fast_runs=tuple(
-            runs[index].id for index in indices if member[index] and not slow[index]
-        ),
-        doubt=_find_doubt(model, runs, slow, member, log_ratio),
+        slow_runs=tuple(runs[index].id for index in np.flatnonzero(is_slow).tolist()),
+        fast_runs=tuple(runs[index].id for index in np.flatnonzero(is_fast).tolist()),
+        doubt=_find_doubt(model, runs, is_slow, member, log_ratio),
     )
 
 
@@ -504,11 +502,11 @@ def _estimate_slowness(model: NodeModel, member: Flags) -> tuple[float, float, f
     sigma = model.sigma[member]
     freedom = model.freedom[member]
     density = _compute_log_density(
-        residuals, sigma, freedom, np.append(SLOWNESS_GRID, 0.0), math.inf
+        residuals, sigma, freedom, np.append(SLOWNESS_GRID, 0.0), largest=math.inf
     )
-    states = np.sum(
-        _mix_duty_cycles(density[:, :-1] - density[:, -1:]), axis=0
-    ).reshape(len(DUTY_CYCLES), -1)
+    slow_ratios = density[:, :-1] - density[:, -1:]  # relative to the appended 0
+    ratios = np.sum(_mix_duty_cycles(slow_ratios), axis=0)
+    states = ratios.reshape(len(DUTY_CYCLES), -1)
     likelihood = np.logaddexp.reduce(states, axis=0)
     posterior = np.cumsum(np.exp(likelihood - likelihood.max()))
     median, low, high = (
@@ -538,45 +536,41 @@ def _find_doubt(
     indices = np.flatnonzero(slow).tolist()
     slow_runs = [runs[index] for index in indices]
     configurations = {run.configuration for run in slow_runs}
-    fast = [
-        run
-        for index, run in enumerate(runs)
-        if run.nodes
-        and not member[index]
-        and model.residuals[index] <= FAST_SIGMAS * model.sigma[index]
-        if run.configuration in configurations
+    is_fast = model.residuals <= FAST_SIGMAS * model.sigma
+    fast_runs = [
+        runs[index]
+        for index in np.flatnonzero(is_fast & ~member).tolist()
+        if runs[index].nodes and runs[index].configuration in configurations
     ]
-    if not any(run.day >= slow_runs[(len(indices) - 1) // 2].day for run in fast):
+    middle = (len(slow_runs) - 1) // 2
+    if not any(run.day >= slow_runs[middle].day for run in fast_runs):
         return NodeDoubt.NOTHING_FAST_SINCE
-    adjacent = [
+    # the slow runs that are not independent of the slow run before them
+    dependent = [
         second
         for first, second in pairwise(indices)
-        if _are_adjacent(runs[first], runs[second], fast)
+        if _are_adjacent(runs[first], runs[second], fast_runs)
     ]
-    weakened = (
-        _compute_log_density(
+    if len(dependent) == len(indices) - 1:
+        return NodeDoubt.NEIGHBOURS
+    if dependent:
+        # Such a run is slow for another cause with a higher probability.
+        persistent_density = _compute_log_density(
             model.residuals,
             model.sigma,
             model.freedom,
             np.zeros(1),
             bad_share=BAD_PERSISTENCE,
         )[:, 0]
-        - model.null_density
-    )
-    all_adjacent = len(adjacent) == len(indices) - 1
-    if all_adjacent or (
-        adjacent
-        and log_ratio - np.maximum(weakened[adjacent], 0.0).sum()
-        < math.log(NAMED_RATIO)
-    ):
-        return NodeDoubt.NEIGHBOURS
+        explained = persistent_density - model.null_density
+        weakened_ratio = log_ratio - np.maximum(explained[dependent], 0.0).sum()
+        if weakened_ratio < math.log(NAMED_RATIO):
+            return NodeDoubt.NEIGHBOURS
     software = [run.software for run in slow_runs if run.software]
     shared = frozenset.intersection(*software) if software else frozenset()
-    return (
-        NodeDoubt.ONE_SOFTWARE
-        if shared.difference(*(run.software for run in fast))
-        else None
-    )
+    if shared.difference(*(run.software for run in fast_runs)):
+        return NodeDoubt.ONE_SOFTWARE
+    return None
 
 
 def _are_adjacent(first: NodeRun, second: NodeRun, fast: Sequence[NodeRun]) -> bool:
@@ -618,30 +612,28 @@ def compare_with_levels(
     the first 8 days. Runs before `since` contribute to level and noise only. Runs of
     one configuration, day and node set are averaged.
     """
-    series = {
-        name: days
-        for name, runs in configurations.items()
-        if (days := _average_days(runs))
-    }
-    usable = {
-        name: columns
-        for name, days in series.items()
-        if (columns := _make_days(days)) is not None
-    }
+    series: dict[str, dict[date, float]] = {}
+    usable: dict[str, ConfigurationDays] = {}
+    for name, runs in configurations.items():
+        means = _average_days(runs)
+        if means:
+            series[name] = means
+            columns = _make_days(means)
+            if columns is not None:
+                usable[name] = columns
     correlation = estimate_fleet_correlation(days.values for days in usable.values())
     prior = estimate_from_fleet([days.noise for days in usable.values()])
-    last = sorted({day for days in series.values() for day in days})[-WINDOW_DAYS:]
-    first = max(last[0], since or last[0]) if last else date.max
-    node_runs = [
-        run
-        for name, days in usable.items()
-        for run in _make_node_runs(
-            name,
-            _merge_same(configurations[name]),
-            _find_levels(days, prior, correlation),
-        )
-        if run.day >= first
-    ]
+    last_days = sorted(set().union(*series.values()))[-WINDOW_DAYS:]
+    first_day = date.max
+    if last_days:
+        first_day = max(last_days[0], since or last_days[0])
+    node_runs: list[NodeRun] = []
+    for name, days in usable.items():
+        levels = _find_levels(days, prior, correlation)
+        merged = _merge_same(configurations[name])
+        node_runs += [
+            run for run in _make_node_runs(name, merged, levels) if run.day >= first_day
+        ]
     return node_runs, tuple(sorted(series.keys() - usable.keys()))
 
 
@@ -691,7 +683,10 @@ def _merge_same(runs: Sequence[ConfigurationRun]) -> Iterator[ConfigurationRun]:
         groups[run.day, run.nodes].append(run)
     for (day, nodes), same in groups.items():
         mean = sum(run.logarithm for run in same) / len(same)
-        yield ConfigurationRun(same[-1].id, day, mean, nodes, same[-1].software)
+        last = same[-1]
+        yield ConfigurationRun(
+            id=last.id, day=day, logarithm=mean, nodes=nodes, software=last.software
+        )
 
 
 def _make_node_runs(
@@ -722,15 +717,15 @@ def _find_levels(
     levels, counts, segments = _compute_levels(series.values, series.noise, correlation)
     day_levels = {}
     for index, day in enumerate(series.days):
-        own_noise = (
-            estimate_from_daily_runs(series.values[: max(index, FEWEST_DAYS)])
-            or series.noise
-        )
-        noise = (
-            own_noise if prior is None else with_prior(own_noise, prior, prior.sigma)
-        )
+        earlier_days = series.values[: max(index, FEWEST_DAYS)]
+        noise = estimate_from_daily_runs(earlier_days) or series.noise
+        if prior is not None:
+            noise = with_prior(noise, prior, prior.sigma)
         day_levels[day] = DayLevel(
-            float(levels[index]), int(counts[index]), int(segments[index]), noise
+            level=float(levels[index]),
+            count=int(counts[index]),
+            segment=int(segments[index]),
+            noise=noise,
         )
     return day_levels
 
@@ -747,13 +742,12 @@ def _compute_levels(
     levels, counts, segments = np.empty((3, len(values)))
     for number, (begin, end) in enumerate(pairwise(cuts)):
         segments[begin:end] = number
-        levels[begin:end], counts[begin:end] = (
-            compute_median(values[begin:end]),
-            end - begin,
-        )
-    if find_drift(values[cuts[-2] :], noise, correlation=correlation) is not None:
+        levels[begin:end] = compute_median(values[begin:end])
+        counts[begin:end] = end - begin
+    last_begin = cuts[-2]
+    last_segment = values[last_begin:]
+    if find_drift(last_segment, noise, correlation=correlation) is not None:
         # During a drift, a single median is too slow at first and too fast at the end.
-        last = values[cuts[-2] :]
-        levels[cuts[-2] :] = compute_running_median(last, RUNNING_MEDIAN_DAYS)
-        counts[cuts[-2] :] = min(RUNNING_MEDIAN_DAYS, len(last))
+        levels[last_begin:] = compute_running_median(last_segment, RUNNING_MEDIAN_DAYS)
+        counts[last_begin:] = min(RUNNING_MEDIAN_DAYS, len(last_segment))
     return levels, counts, segments
