@@ -90,40 +90,36 @@ def find_level_shifts(
         return ()
     sigma = noise.sigma * compute_spread_correction(correlation)
     winsorised = winsorise_series(series, sigma)
-    threshold = compute_quantile(
-        1 - choose_false_alarm_probability(len(series)), noise.degrees_of_freedom
-    )
-    cuts = [
-        0,
-        *sorted(_find_cuts(winsorised, 0, threshold * sigma, correlation)),
-        len(series),
-    ]
-    describe = cache(
+    false_alarm = choose_false_alarm_probability(len(series))
+    threshold = compute_quantile(1 - false_alarm, noise.degrees_of_freedom)
+    inner_cuts = _find_cuts(winsorised, 0, threshold * sigma, correlation)
+    cuts = [0, *sorted(inner_cuts), len(series)]
+    summarise = cache(
         lambda begin, end: _summarise_piece(
             series[begin:end], winsorised[begin:end], correlation
         )
     )
     while len(cuts) > 2:  # each iteration merges two pieces and keeps the others
-        pieces = [describe(begin, end) for begin, end in pairwise(cuts)]
-        error = _pool_residuals([piece.residuals for piece in pieces], sigma)
-        errors = [
-            (piece.spread if piece.spread > MAX_SPREAD_ERRORS * error else error)
-            * piece.relative_error
-            for piece in pieces
-        ]
+        pieces = [summarise(begin, end) for begin, end in pairwise(cuts)]
+        day_error = _pool_residuals([piece.residuals for piece in pieces], sigma)
+        errors = []  # of the level of each piece
+        for piece in pieces:
+            is_scattered = piece.spread > MAX_SPREAD_ERRORS * day_error
+            piece_error = piece.spread if is_scattered else day_error
+            errors.append(piece_error * piece.relative_error)
+        inner_indices = range(1, len(cuts) - 1)
         strengths = [
-            _test_cut(pieces, index, errors, smallest)
-            for index in range(1, len(cuts) - 1)
+            _test_cut(pieces, index, errors, smallest) for index in inner_indices
         ]
         if min(strengths) > threshold:
-            half = compute_quantile(0.975, noise.degrees_of_freedom)
-            return tuple(
-                _make_shift(
-                    series, cuts, index, half * _combine_errors(errors, index), sigma
-                )
-                for index in range(1, len(cuts) - 1)
-            )
-        del cuts[1 + int(np.argmin(strengths))]
+            quantile = compute_quantile(0.975, noise.degrees_of_freedom)
+            shifts = []
+            for index in inner_indices:
+                half_width = quantile * _combine_errors(errors, index)
+                shifts.append(_make_shift(series, cuts, index, half_width, sigma))
+            return tuple(shifts)
+        weakest = inner_indices[int(np.argmin(strengths))]
+        del cuts[weakest]
     return ()
 
 
@@ -139,9 +135,8 @@ def winsorise_series(series: Floats, sigma: float) -> Floats:
     that the last two days alone never look like a level.
     """
     median = compute_running_median(series, MEDIAN_DAYS)
-    return np.clip(
-        series, median - WINSOR_SIGMAS * sigma, median + WINSOR_SIGMAS * sigma
-    )
+    distance = WINSOR_SIGMAS * sigma
+    return np.clip(series, median - distance, median + distance)
 
 
 def _find_cuts(
@@ -149,28 +144,26 @@ def _find_cuts(
 ) -> list[int]:
     """Return the indices at which a series, shape (n,), is cut.
 
-    Cuts out the segment that differs most and recurses. `offset` is added to each
-    index.
+    Cuts out the segment that differs most and recurses, unless its statistic is at most
+    `least`. `offset` is added to each index.
     """
     count = len(series)
     if count < 2 * MIN_LEVEL_DAYS:
         return []
     sums = np.concatenate([[0.0], np.cumsum(series - np.mean(series))])
     starts, ends = _list_bounds(count)
-    statistic = sums[ends] - sums[starts][:, None]
+    statistic = sums[ends] - sums[starts][:, None]  # shape (starts, ends)
     np.abs(statistic, out=statistic)
     statistic *= _compute_weights(count, correlation)
-    start, end = divmod(int(np.argmax(statistic)), len(ends))
-    if not statistic[start, end] > least:
+    row, column = divmod(int(np.argmax(statistic)), len(ends))
+    if not statistic[row, column] > least:
         return []
-    bounds = [
-        0,
-        *(int(bound) for bound in (starts[start], ends[end]) if 0 < bound < count),
-        count,
-    ]
-    cuts = [bound + offset for bound in bounds[1:-1]]
-    for begin, stop in pairwise(bounds):
-        cuts += _find_cuts(series[begin:stop], offset + begin, least, correlation)
+    segment_bounds = (int(starts[row]), int(ends[column]))
+    # a segment at the beginning or end of the series has one cut
+    inner_bounds = [bound for bound in segment_bounds if 0 < bound < count]
+    cuts = [bound + offset for bound in inner_bounds]
+    for begin, end in pairwise([0, *inner_bounds, count]):
+        cuts += _find_cuts(series[begin:end], offset + begin, least, correlation)
     return cuts
 
 
@@ -207,35 +200,32 @@ class _Piece(NamedTuple):
     # Spread of a few days, 0 for longer pieces. Consecutive bad days, which differ from
     # each other, are not a level.
     spread: float
-    relative_error: (
-        float  # standard error of the level over the standard deviation of a day
-    )
+    # standard error of the level over the standard deviation of a day
+    relative_error: float
 
 
 def _summarise_piece(series: Floats, winsorised: Floats, correlation: float) -> _Piece:
+    """Compute the statistics of the days of one level, with and without outliers."""
     count = len(series)
-    relative_error = math.sqrt(
-        float(compute_variance_inflation(np.array(float(count)), correlation)) / count
-    )
-    spread = _measure_spread(series) if count < MEDIAN_DAYS else 0.0
+    inflation = float(compute_variance_inflation(np.array(float(count)), correlation))
     return _Piece(
-        float(np.mean(winsorised)), _remove_trend(winsorised), spread, relative_error
+        mean=float(np.mean(winsorised)),
+        residuals=_remove_trend(winsorised),
+        spread=_measure_spread(series) if count < MEDIAN_DAYS else 0.0,
+        relative_error=math.sqrt(inflation / count),
     )
 
 
 def _pool_residuals(pieces: Sequence[tuple[Floats, int]], sigma: float) -> float:
     """Pool the residuals into the standard deviation of one day.
 
-    At least the known noise `sigma`.
+    At least the known noise `sigma`. `pieces` contains the residuals of each level with
+    its number of fitted parameters.
     """
     residuals = np.concatenate([values for values, _ in pieces])
-    return max(
-        sigma,
-        math.sqrt(
-            float(residuals @ residuals)
-            / max(len(residuals) - sum(parameters for _, parameters in pieces), 1)
-        ),
-    )
+    parameters = sum(count for _, count in pieces)
+    freedom = max(len(residuals) - parameters, 1)
+    return max(sigma, math.sqrt(float(residuals @ residuals) / freedom))
 
 
 def _remove_trend(piece: Floats) -> tuple[Floats, int]:
@@ -248,7 +238,8 @@ def _remove_trend(piece: Floats) -> tuple[Floats, int]:
     if len(piece) < TREND_DAYS:
         return centred, 1
     days = np.arange(len(piece)) - (len(piece) - 1) / 2
-    return np.asarray(centred - days * float(days @ centred) / float(days @ days)), 2
+    line = days * float(days @ centred) / float(days @ days)
+    return np.asarray(centred - line), 2
 
 
 def _measure_spread(piece: Floats) -> float:
@@ -258,11 +249,9 @@ def _measure_spread(piece: Floats) -> float:
     need the standard deviation: two equal days would hide that the third belongs to
     another level.
     """
-    return (
-        float(np.std(piece, ddof=1))
-        if len(piece) == MIN_LEVEL_DAYS
-        else compute_median_deviation(piece)
-    )
+    if len(piece) == MIN_LEVEL_DAYS:
+        return float(np.std(piece, ddof=1))
+    return compute_median_deviation(piece)
 
 
 def _combine_errors(errors: Sequence[float], index: int) -> float:
@@ -278,37 +267,35 @@ def _test_cut(
     0 if the change is too small to matter.
     """
     difference = abs(pieces[index].mean - pieces[index - 1].mean)
-    return (
-        difference / _combine_errors(errors, index) if difference >= smallest else 0.0
-    )
+    if difference < smallest:
+        return 0.0
+    return difference / _combine_errors(errors, index)
 
 
 def _make_shift(
-    series: Floats, cuts: Sequence[int], index: int, half: float, sigma: float
+    series: Floats, cuts: Sequence[int], index: int, half_width: float, sigma: float
 ) -> LevelShift:
-    """Build a level shift, with its size.
+    """Build the level shift at a cut, with its size.
 
-    Each day is winsorised to the median of its own level here.
+    `half_width` is that of the interval of the size.
     """
     first, position, last = cuts[index - 1 : index + 2]
-    levels = []
-    for side in (series[first:position], series[position:last]):
-        median = compute_median(side)
-        levels.append(
-            float(
-                np.mean(
-                    np.clip(
-                        side,
-                        median - WINSOR_SIGMAS * sigma,
-                        median + WINSOR_SIGMAS * sigma,
-                    )
-                )
-            )
-        )
-    difference = levels[1] - levels[0]
+    before = _average_level(series[first:position], sigma)
+    difference = _average_level(series[position:last], sigma) - before
     return LevelShift(
-        position, first, last, difference, difference - half, difference + half
+        position=position,
+        first=first,
+        last=last,
+        difference=difference,
+        low=difference - half_width,
+        high=difference + half_width,
     )
+
+
+def _average_level(level: Floats, sigma: float) -> float:
+    """Return the mean of the days of one level, winsorised to their median."""
+    median, distance = compute_median(level), WINSOR_SIGMAS * sigma
+    return float(np.mean(np.clip(level, median - distance, median + distance)))
 
 
 # --- slow drifts ----------------------------------------------------------------------
@@ -362,35 +349,38 @@ def find_drift(
     difference = compute_median(series[-MEDIAN_DAYS:]) - anchor
     if abs(difference) < max(SMALLEST_DRIFT, smallest):
         return None
-    error = _pool_residuals([_remove_trend(winsorised)], sigma) * math.sqrt(
-        (1 + correlation) / (1 - correlation)
-    )
-    units = np.clip(
+    inflation = math.sqrt((1 + correlation) / (1 - correlation))
+    error = _pool_residuals([_remove_trend(winsorised)], sigma) * inflation
+    deviations = np.clip(
         (winsorised[ANCHOR:] - anchor) / error, -WINSOR_SIGMAS, WINSOR_SIGMAS
     )
-    start = _find_drift_start(units if difference > 0 else -units)
+    # `_find_drift_start` looks for upward drifts
+    start = _find_drift_start(deviations if difference > 0 else -deviations)
     if start is None:
         return None
-    half = (
-        compute_quantile(0.975, noise.degrees_of_freedom)
-        * error
-        * _compute_drift_error()
-    )
+    quantile = compute_quantile(0.975, noise.degrees_of_freedom)
+    half_width = quantile * error * _compute_drift_error()
     return LevelShift(
-        ANCHOR + start, 0, len(series), difference, difference - half, difference + half
+        position=ANCHOR + start,
+        first=0,
+        last=len(series),
+        difference=difference,
+        low=difference - half_width,
+        high=difference + half_width,
     )
 
 
-def _find_drift_start(units: Floats) -> int | None:
+def _find_drift_start(deviations: Floats) -> int | None:
     """Return the number of days after the anchor at which the sum began to grow.
 
     None while the sum is below its limit. The sum is capped at twice the limit, so that
-    it falls again after a long drift is repaired.
+    it falls again after a long drift is repaired. `deviations` are in sigma.
     """
     total, start = 0.0, 0
-    for day, value in enumerate(units.tolist()):
-        total = min(max(total + value - SLACK, 0.0), 2 * DECISION_LIMIT)
-        start = day + 1 if total == 0 else start
+    for day, deviation in enumerate(deviations.tolist()):
+        total = min(max(total + deviation - SLACK, 0.0), 2 * DECISION_LIMIT)
+        if total == 0:
+            start = day + 1
     return start if total > DECISION_LIMIT else None
 
 

@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 _GET_STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
 FEWEST_STEPS = 3  # a shorter window does not determine its spread
-MAX_SPREAD = 3 * math.sqrt(
-    2
-)  # repeats of one state differ by at most this many of their standard deviations
+# repeats of one state differ by at most this many of their standard deviations
+MAX_SPREAD = 3 * math.sqrt(2)
 
 
 def estimate_difference(
@@ -93,14 +92,13 @@ def estimate_difference(
     )
     if threshold_only:
         return estimate
+    detectable = compute_detectable(error, margin)
+    t_statistic = difference / error.standard_error
     return replace(
         estimate,
-        detectable=formatting.compute_bounded_exp(compute_detectable(error, margin))
-        - 1,
+        detectable=formatting.compute_bounded_exp(detectable) - 1,
         repeats_needed=count_repeats_needed(per_run, difference - margin),
-        p_slower=compute_probability(
-            difference / error.standard_error, error.degrees_of_freedom
-        ),
+        p_slower=compute_probability(t_statistic, error.degrees_of_freedom),
     )
 
 
@@ -109,9 +107,8 @@ def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float
 
     Positive if the runs are slower.
     """
-    return sum(
-        math.log(_get_seconds(run) / baseline.step_seconds) for run in runs
-    ) / len(runs)
+    differences = [math.log(_get_seconds(run) / baseline.step_seconds) for run in runs]
+    return sum(differences) / len(differences)
 
 
 def estimate_noise(
@@ -122,18 +119,19 @@ def estimate_noise(
     Pools the daily runs, the recorded runs, the repeats and the fleet's prior. Falls
     back to the assumed noise if nothing was measured.
     """
+    repeat_seconds = [_get_seconds(run) for run in current]
     estimates = [
         *list_noise_sources(evidence.baseline, previous),
-        noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
+        noise.estimate_from_repeats(repeat_seconds, "repeats"),
     ]
     pooled = noise.with_prior(
         noise.pool(estimates), evidence.prior, evidence.assumed_cv
     )
-    few_days = None
+    # Few days show only that the assumed noise is too small.
     if not pooled.measured and len(previous) < noise.FEWEST_DAYS:
         few_days = noise.estimate_from_few_days(_list_logarithms(previous))
-    if few_days is not None and noise.is_noisier(few_days, pooled):
-        return few_days
+        if few_days is not None and noise.is_noisier(few_days, pooled):
+            return few_days
     # Runs of one day differ less than runs of different days, so recorded runs may only
     # raise the estimate.
     recorded = _estimate_recorded_noise(evidence.baseline)
@@ -153,10 +151,9 @@ def list_noise_sources(
     """
     groups = count_recorded_groups(baseline)
     recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
-    return [
-        estimate_daily_noise(previous),
-        replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None,
-    ]
+    if recorded is not None:
+        recorded = replace(recorded, degrees_of_freedom=groups - 1.0)
+    return [estimate_daily_noise(previous), recorded]
 
 
 def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
@@ -165,17 +162,17 @@ def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
     None if there are too few.
     """
     # faster than a generator expression
-    stored = list(map(type, previous)).count(StoredRun)
-    source = "days" if not stored else "days of history"
-    if 0 < stored < len(previous):
-        source = f"days, {stored} of them from the history"
-    return noise.estimate_from_daily_runs(_list_logarithms(previous), source)
+    stored_count = list(map(type, previous)).count(StoredRun)
+    unit = "days" if not stored_count else "days of history"
+    if 0 < stored_count < len(previous):
+        unit = f"days, {stored_count} of them from the history"
+    return noise.estimate_from_daily_runs(_list_logarithms(previous), unit)
 
 
 def _list_logarithms(previous: PreviousRuns) -> Floats:
-    logarithms: Floats = np.log(
-        np.array(list(map(_GET_STATISTIC, previous)), dtype=float)
-    )
+    """Return the log step times of daily runs, shape (n,); NaN if unknown."""
+    seconds = np.array(list(map(_GET_STATISTIC, previous)), dtype=float)
+    logarithms: Floats = np.log(seconds)
     return logarithms
 
 
@@ -186,13 +183,15 @@ def count_recorded_groups(baseline: Baseline) -> float:
     group, since they may share a day. A published value is exact: infinity.
     """
     recording = baseline.recording
-    return math.inf if recording is None else min(recording.groups or 1, recording.runs)
+    if recording is None:
+        return math.inf
+    return min(recording.groups or 1, recording.runs)
 
 
 def _estimate_recorded_noise(baseline: Baseline) -> Noise | None:
-    return noise.estimate_from_repeats(
-        baseline.recording.run_seconds if baseline.recording else (), "recorded runs"
-    )
+    """Estimate the noise from the recorded runs; None for fewer than two."""
+    seconds = baseline.recording.run_seconds if baseline.recording else ()
+    return noise.estimate_from_repeats(seconds, "recorded runs")
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
@@ -201,9 +200,8 @@ def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
     The limit is 3 sigma sqrt(2).
     """
     logarithms = [math.log(_get_seconds(run)) for run in runs]
-    return max(logarithms) - min(logarithms) > MAX_SPREAD * estimate_sigma(
-        runs, run_noise
-    )
+    limit = MAX_SPREAD * estimate_sigma(runs, run_noise)
+    return max(logarithms) - min(logarithms) > limit
 
 
 def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
@@ -219,11 +217,9 @@ def combine_sigma(run_noise: Noise, within_runs: Sequence[WithinRun]) -> float:
     so the variances are added.
     """
     floor = _compute_root_mean_square([within.error for within in within_runs])
-    return (
-        max(run_noise.sigma, floor)
-        if run_noise.measured
-        else math.hypot(run_noise.sigma, floor)
-    )
+    if run_noise.measured:
+        return max(run_noise.sigma, floor)
+    return math.hypot(run_noise.sigma, floor)
 
 
 def compute_rounding_error(baseline: Baseline) -> float:
@@ -244,9 +240,9 @@ def estimate_window_error(run: Measurement) -> WithinRun:
         return WithinRun(0.0, float(len(run.window_seconds)))
     within = estimate_within_run(
         np.array(run.window_seconds),
-        run.baseline.window.statistic,
-        run.moving_mean,
-        run.mean_of,
+        statistic=run.baseline.window.statistic,
+        moving_mean=run.moving_mean,
+        mean_of=run.mean_of,
     )
     # All steps may be rounded in the same direction, so averaging does not reduce the
     # rounding error.
@@ -283,16 +279,18 @@ def split_within_error(run: Measurement) -> tuple[float, float]:
     Averaging more runs reduces only the standard error.
     """
     rounding = bound_run_rounding(run)
-    return estimate_window_error(
-        replace(run, resolution_seconds=0.0) if rounding else run
-    ).error, rounding
+    if rounding:  # do not count the rounding twice
+        run = replace(run, resolution_seconds=0.0)
+    return estimate_window_error(run).error, rounding
 
 
 def _get_seconds(run: PreviousRun) -> float:
+    """Return the step time of a run, NaN if unknown."""
     return run.statistic_seconds or math.nan
 
 
 def _compute_root_mean_square(values: Sequence[float]) -> float:
+    """Return the square root of the mean of the squares."""
     return math.sqrt(sum(value**2 for value in values) / len(values))
 
 
@@ -340,17 +338,16 @@ def compute_error(
     the within-run error; assumed noise does not, so the two are added. The widest of
     the candidate intervals is used: the spread within the runs is a floor.
     """
-    run_to_run, widest = _compare_errors(noise, runs, baseline_variance, rule.passing)
+    run_to_run, upper = _compare_errors(noise, runs, baseline_variance, rule.passing)
+    lower = upper
     if rule.regression != rule.passing:
         run_to_run, lower = _compare_errors(
             noise, runs, baseline_variance, rule.regression
         )
-    else:
-        lower = widest
-    reach = math.hypot(
-        run_to_run.half_width, sum(run.reach for run in runs) / len(runs)
-    )
-    return replace(widest, low_width=min(lower.half_width, reach))
+    # The lower half need not reach further than to the fastest steps.
+    mean_reach = sum(run.reach for run in runs) / len(runs)
+    reach = math.hypot(run_to_run.half_width, mean_reach)
+    return replace(upper, low_width=min(lower.half_width, reach))
 
 
 def _compare_errors(
@@ -364,19 +361,17 @@ def _compare_errors(
         noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level
     )
     within = _make_error(within_variance + baseline_variance, freedom, level)
-    combined = within
+    candidates = [run_to_run, within]
     if not noise.measured:
-        combined = _make_error(
-            run_to_run.standard_error**2 + within_variance,
-            noise.degrees_of_freedom,
-            level,
+        combined_variance = run_to_run.standard_error**2 + within_variance
+        candidates.append(
+            _make_error(combined_variance, noise.degrees_of_freedom, level)
         )
-    return run_to_run, max(
-        run_to_run, within, combined, key=lambda error: error.half_width
-    )
+    return run_to_run, max(candidates, key=lambda error: error.half_width)
 
 
 def _make_error(variance: float, freedom: float, level: float) -> DifferenceError:
+    """Make the error of a difference with a symmetric interval at `level`."""
     standard_error = math.sqrt(variance)
     half_width = compute_quantile(1 - level, freedom) * standard_error
     return DifferenceError(standard_error, freedom, half_width, half_width)
@@ -401,11 +396,10 @@ def compute_detectable(error: DifferenceError, margin: float) -> float:
 
     As a log difference to the baseline.
     """
-    return (
-        margin
-        + error.low_width
-        + compute_quantile(POWER, error.degrees_of_freedom) * error.standard_error
+    power_width = (
+        compute_quantile(POWER, error.degrees_of_freedom) * error.standard_error
     )
+    return margin + error.low_width + power_width
 
 
 def count_repeats_needed(sigma: float, distance: float) -> int | None:
@@ -416,7 +410,8 @@ def count_repeats_needed(sigma: float, distance: float) -> int | None:
     """
     if not (abs(distance) >= EPSILON and math.isfinite(sigma)):
         return None
-    return max(math.ceil(((Z_LEVEL + Z_POWER) * sigma / abs(distance)) ** 2), 1)
+    runs = ((Z_LEVEL + Z_POWER) * sigma / abs(distance)) ** 2
+    return max(math.ceil(runs), 1)
 
 
 # --- prior of the fleet ---------------------------------------------------------------
