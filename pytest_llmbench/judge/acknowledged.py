@@ -58,6 +58,7 @@ def select_covering(
 def _select_matching(
     configuration: str, entries: Sequence[Acknowledgement]
 ) -> list[Acknowledgement]:
+    """Select the entries whose id or pattern matches a configuration."""
     return [
         entry for entry in entries if fnmatchcase(configuration, entry.configuration)
     ]
@@ -77,16 +78,17 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
     ]
     if not matching:
         return evidence
-    idle_notes = [
-        note
-        for entry in matching
-        if (note := _find_idle_note(entry, evidence)) is not None
-    ]
-    without_effect = {note.acknowledgement for note in idle_notes}
-    in_force = tuple(entry for entry in matching if entry not in without_effect)
+    idle_notes: list[Note] = []
+    in_force: list[Acknowledgement] = []
+    for entry in matching:
+        idle_note = _find_idle_note(entry, evidence)
+        if idle_note is None:
+            in_force.append(entry)
+        else:
+            idle_notes.append(idle_note)
     return dataclasses.replace(
         evidence,
-        accepted=in_force,
+        accepted=tuple(in_force),
         measurements=tuple(
             _accept_problems(run, in_force) for run in evidence.measurements
         ),
@@ -104,14 +106,10 @@ def find_accepted(
     started = run.run.started
     if started is None:
         return None
-    return next(
-        (
-            entry
-            for entry in entries
-            if entry.accepts is reason and entry.since <= started.date()
-        ),
-        None,
-    )
+    for entry in entries:
+        if entry.accepts is reason and entry.since <= started.date():
+            return entry
+    return None
 
 
 def make_accepted_note(
@@ -128,19 +126,18 @@ def _accept_problems(
     run: Measurement, entries: Sequence[Acknowledgement]
 ) -> Measurement:
     """Turn the accepted problems of a run into notes."""
-    pairs = [
-        (problem, find_accepted(problem.reason, run, entries))
-        for problem in run.problems
-    ]
-    notes = [
-        make_accepted_note(entry, problem, problem.line)
-        for problem, entry in pairs
-        if entry is not None
-    ]
+    notes, remaining = [], []
+    for problem in run.problems:
+        entry = find_accepted(problem.reason, run, entries)
+        if entry is None:
+            remaining.append(problem)
+        else:
+            notes.append(make_accepted_note(entry, problem, problem.line))
     if not notes:
         return run
-    remaining = tuple(problem for problem, entry in pairs if entry is None)
-    return dataclasses.replace(run, problems=remaining, notes=(*run.notes, *notes))
+    return dataclasses.replace(
+        run, problems=tuple(remaining), notes=(*run.notes, *notes)
+    )
 
 
 def apply_acknowledgements(
@@ -166,10 +163,16 @@ def apply_acknowledgements(
     newest = next((run for run in evidence.measurements if run.excluded is None), None)
     if not covering or newest is None or newest.run.started is None:
         return evidence
-    began = [entry for entry in covering if entry.since <= newest.run.started.date()]
-    notes = [_find_idle_note(entry, evidence) for entry in began]
-    idle = [note for note in notes if note is not None]
-    active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
+    active: list[Acknowledgement] = []
+    idle_notes: list[Note] = []
+    for entry in covering:
+        if entry.since > newest.run.started.date():
+            continue
+        idle_note = _find_idle_note(entry, evidence)
+        if idle_note is None:
+            active.append(entry)
+        else:
+            idle_notes.append(idle_note)
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
     remarks = [
@@ -184,10 +187,9 @@ def apply_acknowledgements(
             _make_idle_note(CodedStatement(StatementCode.IDLE_FASTER, entry=entry))
             for entry in active
         ]
-    return dataclasses.replace(
-        move_baseline(evidence, math.exp(shift)) if shift else evidence,
-        remarks=(*evidence.remarks, *remarks, *idle),
-    )
+    moved = move_baseline(evidence, math.exp(shift)) if shift else evidence
+    all_remarks = (*evidence.remarks, *remarks, *idle_notes)
+    return dataclasses.replace(moved, remarks=all_remarks)
 
 
 def has_accepted_change(evidence: Evidence) -> bool:
@@ -211,16 +213,22 @@ def _find_idle_note(entry: Acknowledgement, evidence: Evidence) -> Note | None:
     if entry.accepts is not None:
         return None
     recording = evidence.baseline.recording
-    last = (recording.newest_run or recording.date[:10]) if recording else ""
-    if last < entry.since.isoformat():
+    if recording is None:
         return None
-    recorded = CodedStatement(StatementCode.IDLE_RECORDED, entry=entry, recorded=last)
+    # a baseline recorded after the change contains it
+    last_day = recording.newest_run or recording.date[: len("2024-01-31")]
+    if last_day < entry.since.isoformat():
+        return None
+    recorded = CodedStatement(
+        StatementCode.IDLE_RECORDED, entry=entry, recorded=last_day
+    )
     return _make_idle_note(recorded)
 
 
 def _make_idle_note(
     idle: CodedStatement, code: NoteCode = NoteCode.ACKNOWLEDGEMENT_IDLE
 ) -> Note:
+    """Make the note of an entry without effect; `idle` states the entry and why."""
     return Note(code, idle, acknowledgement=idle.values["entry"])
 
 
@@ -234,46 +242,44 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
     runs = list_valid_runs(evidence)
-    level, began = 0.0, date.min
+    level, previous_since = 0.0, date.min
     for entry in sorted(active, key=lambda acknowledgement: acknowledgement.since):
-        before = [
+        runs_before = [
             run
             for run in runs
-            if run.started is not None and began <= run.started.date() < entry.since
+            if run.started is not None
+            and previous_since <= run.started.date() < entry.since
         ]
-        start = (
-            min(_compute_level(before[-LEVEL_RUNS:], evidence.baseline), level)
-            if len(before) >= MIN_RUNS
-            else level
-        )
+        level_before = level
+        if len(runs_before) >= MIN_RUNS:
+            measured = _compute_level(runs_before[-LEVEL_RUNS:], evidence.baseline)
+            level_before = min(measured, level)
         accepted = math.log1p(entry.fraction)
-        level = (
-            max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
-        )
-        began = entry.since
+        new_level = level_before + accepted
+        if accepted > 0:  # a slowdown never moves the level below the baseline
+            new_level = max(new_level, min(level, 0.0))
+        level, previous_since = new_level, entry.since
     return level
 
 
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return ln(median step time of the runs / baseline)."""
-    return compute_median(
-        np.array(
-            [
-                math.log((run.statistic_seconds or math.nan) / baseline.step_seconds)
-                for run in runs
-            ]
-        )
-    )
+    differences = [
+        math.log((run.statistic_seconds or math.nan) / baseline.step_seconds)
+        for run in runs
+    ]
+    return compute_median(np.array(differences))
 
 
 def _meets_own_bound(newest: Measurement, evidence: Evidence, shift: float) -> bool:
+    """True if a run meets the bound of its unmoved baseline, and is clearly faster than
+    the accepted level, which is `shift` above the baseline."""
     seconds = newest.statistic_seconds
     if not seconds or not math.isfinite(seconds):
         return False
     tolerated = math.log(evidence.tolerance.factor)
-    return math.log(seconds / evidence.baseline.step_seconds) < min(
-        shift - tolerated, tolerated
-    )
+    difference = math.log(seconds / evidence.baseline.step_seconds)
+    return difference < min(shift - tolerated, tolerated)
 
 
 def move_baseline(evidence: Evidence, factor: float) -> Evidence:
@@ -320,11 +326,9 @@ def _scale_baseline(baseline: Baseline, factor: float) -> Baseline:
 
 
 def _scale_metric(metric: Metric, factor: float) -> Metric:
+    """Scale a metric that follows from the step time to a step time x `factor`."""
     if not METRICS[metric.name].of_step_time:
         return metric
-    return dataclasses.replace(
-        metric,
-        value=metric.value / factor
-        if metric.larger_is_better
-        else metric.value * factor,
-    )
+    # rates fall as the step time grows
+    value = metric.value / factor if metric.larger_is_better else metric.value * factor
+    return dataclasses.replace(metric, value=value)

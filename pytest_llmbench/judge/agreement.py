@@ -89,16 +89,17 @@ def apply_literal_rule(
     statistic: the interval from the within-run error alone is at most four tolerances
     wide. Assumed noise does not widen this interval.
     """
-    if estimate.difference > estimate.margin + EPSILON or find_quantised_time(
-        current, evidence
-    ):
+    exceeds_bound = estimate.difference > estimate.margin + EPSILON
+    if exceeds_bound or find_quantised_time(current, evidence):
         return LiteralRule(meets=False)
-    if mean := _find_slow_mean(current, evidence, estimate.margin):
-        return LiteralRule(meets=False, reason=Reason.FEW_STEPS_DECIDE, because=mean)
-    if interval := _find_wide_interval(current, estimate):
-        return LiteralRule(
-            meets=False, reason=Reason.INTERVAL_TOO_WIDE, because=interval
-        )
+    slow_mean = _find_slow_mean(current, evidence, estimate.margin)
+    if slow_mean:
+        reason = Reason.FEW_STEPS_DECIDE
+        return LiteralRule(meets=False, reason=reason, because=slow_mean)
+    wide_interval = _find_wide_interval(current, estimate)
+    if wide_interval:
+        reason = Reason.INTERVAL_TOO_WIDE
+        return LiteralRule(meets=False, reason=reason, because=wide_interval)
     return LiteralRule(meets=True)
 
 
@@ -112,20 +113,22 @@ def _find_slow_mean(
     if evidence.baseline.window.statistic == "mean":
         return None
     expected = _expect_seconds(evidence.baseline, trimmed=False)
-    averaged = max(run.moving_mean for run in current)
+    moving_mean = max(run.moving_mean for run in current)
     without_stalls = _average_difference(
         current,
-        lambda window, steps: _average_without_stall(window, steps, averaged),
+        lambda window, mean_of: _average_without_stall(window, mean_of, moving_mean),
         expected,
     )
     with_stalls = _average_difference(current, compute_mean, expected)
-    if without_stalls <= margin + EPSILON and with_stalls <= margin + math.log(STALLS):
+    is_within_bound = without_stalls <= margin + EPSILON
+    are_stalls_transient = with_stalls <= margin + math.log(STALLS)
+    if is_within_bound and are_stalls_transient:
         return None
     return CodedStatement(
         StatementCode.SLOW_MEAN,
         difference=with_stalls,
         expected=expected,
-        forgiven=0 if without_stalls <= margin + EPSILON else MOST_STALLS,
+        forgiven=0 if is_within_bound else MOST_STALLS,
     )
 
 
@@ -137,11 +140,9 @@ def _find_wide_interval(
     None if the steps determine their statistic, vary as usual (`_varies_as_usual`), or
     are too few to estimate an error.
     """
+    largest_width = MAX_INTERVAL * estimate.margin
     # The interval of the verdict is at least as wide as the within-run interval.
-    if (
-        estimate.threshold_only
-        or estimate.high - estimate.low <= MAX_INTERVAL * estimate.margin
-    ):
+    if estimate.threshold_only or estimate.high - estimate.low <= largest_width:
         return None
     within_runs = [estimate_window_error(run) for run in current]
     count = len(within_runs)
@@ -149,13 +150,12 @@ def _find_wide_interval(
     # Correlated steps widen the error, but do not make that error less certain: with
     # the effective sample size, t would be that of two steps.
     freedom = max(sum(len(run.window_seconds) for run in current) - count, 1)
-    half = compute_quantile(1 - estimate.level, freedom) * error
-    below = min(half, sum(within.reach for within in within_runs) / count)
-    above = min(half, sum(map(_reach_up, current)) / count)
-    width = below + above
-    if width <= MAX_INTERVAL * estimate.margin + EPSILON or all(
-        map(_varies_as_usual, current)
-    ):
+    half_width = compute_quantile(1 - estimate.level, freedom) * error
+    below = min(half_width, sum(within.reach for within in within_runs) / count)
+    above = min(half_width, sum(map(_compute_reach_up, current)) / count)
+    if below + above <= largest_width + EPSILON:
+        return None
+    if all(map(_varies_as_usual, current)):
         return None
     return CodedStatement(
         StatementCode.WIDE_INTERVAL, low=-below, high=above, tolerances=MAX_INTERVAL
@@ -188,12 +188,10 @@ def _compute_slowest_true_time(run: Measurement, evidence: Evidence) -> float:
     because they are then rounded up as often as down.
     """
     seconds = run.statistic_seconds or math.nan
-    rounding = bound_run_rounding(run)
-    return (
-        seconds * (1 + rounding)
-        if 2 * rounding > evidence.tolerance.factor - 1
-        else math.nan
-    )
+    rounding = bound_run_rounding(run)  # half a unit
+    if not 2 * rounding > evidence.tolerance.factor - 1:
+        return math.nan
+    return seconds * (1 + rounding)
 
 
 def _varies_as_usual(run: Measurement) -> bool:
@@ -205,14 +203,12 @@ def _varies_as_usual(run: Measurement) -> bool:
     recording, window = run.baseline.recording, np.array(run.window_seconds)
     if recording is None:
         return len(window) >= MIN_STEPS_FOR_REACH
-    recorded = recording.standard_deviation_seconds / recording.mean_seconds
-    return (
-        float(np.std(window, ddof=1)) / compute_mean(window, run.mean_of)
-        <= MAX_VARIATION_RATIO * recorded
-    )
+    recorded_variation = recording.standard_deviation_seconds / recording.mean_seconds
+    variation = float(np.std(window, ddof=1)) / compute_mean(window, run.mean_of)
+    return variation <= MAX_VARIATION_RATIO * recorded_variation
 
 
-def _reach_up(run: Measurement) -> float:
+def _compute_reach_up(run: Measurement) -> float:
     """Return the log distance from the statistic up to the slowest step.
 
     No mean of such steps exceeds it. Infinite for few steps, which may all be fast by
@@ -221,17 +217,20 @@ def _reach_up(run: Measurement) -> float:
     window, statistic = np.array(run.window_seconds), run.statistic_seconds or math.nan
     if len(window) < MIN_STEPS_FOR_REACH:
         return math.inf
-    counted = window if run.baseline.window.statistic == "mean" else winsorise(window)
-    return math.log(float(counted.max()) / statistic)
+    if run.baseline.window.statistic != "mean":
+        window = winsorise(window)
+    return math.log(float(window.max()) / statistic)
 
 
 def _average_difference(
     current: Sequence[Measurement], statistic: Statistic, expected: float
 ) -> float:
-    windows = [(np.array(run.window_seconds), run.mean_of) for run in current]
-    return sum(
-        math.log(statistic(window, steps) / expected) for window, steps in windows
-    ) / len(windows)
+    """Return the mean log difference of a statistic of the runs to `expected`."""
+    differences = []
+    for run in current:
+        measured = statistic(np.array(run.window_seconds), run.mean_of)
+        differences.append(math.log(measured / expected))
+    return sum(differences) / len(differences)
 
 
 def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
@@ -243,27 +242,23 @@ def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
     recording = baseline.recording
     if recording is None:
         return baseline.step_seconds
-    stalled = recording.trimmed_mean_seconds * STALLS
-    return (
-        recording.trimmed_mean_seconds
-        if trimmed
-        else min(recording.mean_seconds, stalled)
-    )
+    if trimmed:
+        return recording.trimmed_mean_seconds
+    return min(recording.mean_seconds, recording.trimmed_mean_seconds * STALLS)
 
 
 def _average_without_stall(
-    window: Floats, mean_of: Sequence[int], averaged: int
+    window: Floats, mean_of: Sequence[int], moving_mean: int
 ) -> float:
     """Return the mean with its few slowest records replaced by the next slowest.
 
-    In moving means over `averaged` steps, a stall appears in as many records. If the
+    In moving means over `moving_mean` steps, a stall appears in as many records. If the
     records are means themselves, at most one in twenty is replaced.
     """
-    order = np.argsort(window)[::-1]
     share = HICCUP * len(window)
-    stalls = min(
-        MOST_STALLS,
-        int(share) if any(steps > 1 for steps in mean_of) else math.ceil(share),
-    )
-    replaced = min(stalls + averaged - 1, len(window) - 1)
-    return compute_mean(np.minimum(window, window[order[replaced]]), mean_of)
+    has_means = any(steps > 1 for steps in mean_of)
+    stalls = min(MOST_STALLS, int(share) if has_means else math.ceil(share))
+    replaced = min(stalls + moving_mean - 1, len(window) - 1)
+    slowest_first = np.sort(window)[::-1]
+    next_slowest = slowest_first[replaced]
+    return compute_mean(np.minimum(window, next_slowest), mean_of)

@@ -112,13 +112,23 @@ class _Drift:
 def _measure_drift(
     recording: Recording, estimate: Estimate, evidence: Evidence
 ) -> _Drift:
+    """Measure the distance of a run from the accepted reference value.
+
+    `estimate` compares the run with the recorded value.
+    """
     first = find_reference(recording)
-    since = math.log(recording.trimmed_mean_seconds / first.seconds)
+    recorded_drift = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
-    answered = compare_interval(estimate.low + since, estimate.high + since, limit)
-    moved = since > math.log1p(evidence.drift_budget) + EQUAL
-    edited = moved and answered is not Answer.WITHIN
-    return _Drift(first, estimate.difference + since, limit, answered, edited)
+    low, high = estimate.low + recorded_drift, estimate.high + recorded_drift
+    answered = compare_interval(low, high, limit)
+    exceeds_budget = recorded_drift > math.log1p(evidence.drift_budget) + EQUAL
+    return _Drift(
+        first=first,
+        difference=estimate.difference + recorded_drift,
+        limit=limit,
+        answered=answered,
+        edited=exceeds_budget and answered is not Answer.WITHIN,
+    )
 
 
 def _find_furthest_value(judgement: Judgement, drift: _Drift) -> float:
@@ -133,6 +143,10 @@ def _find_furthest_value(judgement: Judgement, drift: _Drift) -> float:
 
 
 def _decide_drifted(drift: _Drift, *, unconfirmed: bool) -> tuple[Verdict, Reason]:
+    """Return the verdict on a run that exceeds the drift budget, and its reason.
+
+    `unconfirmed`: fewer runs exceed it than the decision rule demands.
+    """
     if drift.edited:
         return Verdict.REGRESSION, Reason.DRIFTED
     if drift.answered is not Answer.BEYOND:
@@ -187,10 +201,8 @@ def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
     """
     origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
     if is_beyond(now, origin, budget) and origin != find_reference(recording):
-        moves = sum(
-            bool(value.reason) and value.reason != FASTER
-            for value in list_accepted(recording)
-        )
+        reasons = [value.reason for value in list_accepted(recording)]
+        moves = sum(bool(reason) and reason != FASTER for reason in reasons)
         moved = CodedStatement(
             StatementCode.MOVED_RECORDING, recorded=(now, origin), moves=moves
         )
@@ -209,13 +221,13 @@ def apply_checkpoint_budgets(
     checkpoint in an unknown time is INVALID (budget-unknown). A verdict that fails for
     another reason is kept, with a note.
     """
-    findings = [
-        finding
-        for run in runs
-        for budget in judgement.baseline.budgets
-        if (finding := _check_budget(run, budget, newest=run is judgement.measurement))
-        is not None
-    ]
+    findings: list[Note] = []
+    for run in runs:
+        newest = run is judgement.measurement
+        for budget in judgement.baseline.budgets:
+            finding = _check_budget(run, budget, newest=newest)
+            if finding is not None:
+                findings.append(finding)
     decisive = () if judgement.verdict in FAILED else _select_decisive(findings)
     notes = [finding for finding in findings if finding not in decisive]
     judgement = judgement.add_notes(*notes)
@@ -229,10 +241,12 @@ def apply_checkpoint_budgets(
 
 def _select_decisive(findings: Sequence[Note]) -> Sequence[Note]:
     """Select the findings over a budget, else those with an unknown time."""
-    over = [finding for finding in findings if finding.code is NoteCode.OVER_BUDGET]
-    return over or [
-        finding for finding in findings if finding.code is NoteCode.BUDGET_UNKNOWN
+    over_budget = [
+        finding for finding in findings if finding.code is NoteCode.OVER_BUDGET
     ]
+    if over_budget:
+        return over_budget
+    return [finding for finding in findings if finding.code is NoteCode.BUDGET_UNKNOWN]
 
 
 def select_budgeted_runs(
@@ -251,9 +265,9 @@ def select_budgeted_runs(
     index = next(
         (index for index, run in enumerate(evidence.measurements) if run is newest), 0
     )
-    yield from (
-        run for run in evidence.measurements[:index] if _is_only_loading(run, evidence)
-    )
+    for newer in evidence.measurements[:index]:
+        if _is_only_loading(newer, evidence):
+            yield newer
 
 
 def _is_only_loading(run: Measurement, evidence: Evidence) -> bool:
@@ -284,7 +298,7 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
     ]
     slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
     if slowest is not None and (slowest.seconds or 0.0) > budget.largest:
-        log_line = _find_log_line(run, slowest.line, newest)
+        log_line = _find_log_line(run, slowest.line, newest=newest)
         over = CodedStatement(
             StatementCode.OVER_BUDGET,
             action=action,
@@ -305,17 +319,23 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
         action=action,
         budget=budget,
         doubt=doubt,
-        place=_find_log_line(run, line, newest),
+        place=_find_log_line(run, line, newest=newest),
     )
     return Note(NoteCode.BUDGET_UNKNOWN, unknown, line)
 
 
 def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
+    """True if the time of a record can be compared with a budget.
+
+    A budget of dispatches compares only the times of asynchronous saves.
+    """
     return record.dispatched or budget.metric != DISPATCH
 
 
-def _find_log_line(run: Measurement, line: int, newest: bool) -> LogLine:
-    return LogLine("" if newest or run.log is None else run.log.name, line)
+def _find_log_line(run: Measurement, line: int, *, newest: bool) -> LogLine:
+    """Return a line of a run's log; the log is named unless the run is the newest."""
+    log_name = "" if newest or run.log is None else run.log.name
+    return LogLine(log_name, line)
 
 
 def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -> Note:
@@ -342,7 +362,8 @@ def _find_doubt(
 ) -> tuple[CodedStatement, int] | None:
     """Return a reason to doubt that a budget is met, with its line.
 
-    None if the times prove that the budget is met.
+    None if the times prove that the budget is met. `timed` are the `records` whose
+    times are compared with the budget; `unread` counts records without a known form.
     """
     truncated = next((record for record in records if record.torn), None)
     if truncated is not None:

@@ -66,22 +66,20 @@ def find_last_good(
     started = _find_start(judgement, evidence)
     if started is None:
         return None
-    before = [
+    earlier_runs = [
         run for run in list_valid_runs(evidence) if _is_before(run, started, judgement)
     ]
-    later: list[PreviousRun] = []
-    for run in reversed(before):
+    bound = judgement.bound_seconds * (1 + EPSILON)
+    later_runs: list[PreviousRun] = []  # than the run in hand; none of these was good
+    for run in reversed(earlier_runs):
         seconds = run.statistic_seconds
-        within = seconds is not None and seconds <= judgement.bound_seconds * (
-            1 + EPSILON
-        )
-        if (
-            seconds is not None
-            and within
-            and (verdict := _find_passing_verdict(run, evidence, past))
-        ):
-            return _describe(run, verdict, judgement, _count_days(later, started))
-        later.append(run)
+        if seconds is not None and seconds <= bound:
+            # is called last: it judges the run, which is slow
+            verdict = _find_passing_verdict(run, evidence, past)
+            if verdict:
+                days = _count_days(later_runs, started)
+                return _make_last_good(run, verdict, judgement, days)
+        later_runs.append(run)
     return None
 
 
@@ -96,12 +94,12 @@ def _find_passing_verdict(
     if isinstance(run, StoredRun):
         return run.verdict if _has_passed(run) else ""
     keys = run.run.same_run_keys
-    same = [
+    stored_verdicts = [
         stored
         for stored in past
         if stored.window == run.baseline.window and keys & stored.same_run_keys
     ]
-    if not all(map(_has_passed, same)):
+    if not all(map(_has_passed, stored_verdicts)):
         return ""
     judgement = judge_evidence(_restore_evidence(evidence, run), alone=True)
     status = decide_status(judgement, evidence.rules, required=True)
@@ -109,6 +107,7 @@ def _find_passing_verdict(
 
 
 def _has_passed(stored: StoredRun) -> bool:
+    """True if a stored run passed with a verdict of this program."""
     # User tests store other verdicts (NOT_ASSERTED, TEST_FAILED).
     return stored.verdict in MAY_PASS and stored.status == Status.PASSED
 
@@ -136,12 +135,13 @@ def _restore_evidence(evidence: Evidence, run: Measurement) -> Evidence:
 
 def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:
     """Return the start of the failed run, or the present time if there is no run."""
-    return (
-        evidence.now if judgement.measurement is None else judgement.measurement.started
-    )
+    if judgement.measurement is None:
+        return evidence.now
+    return judgement.measurement.started
 
 
 def _is_before(run: PreviousRun, started: datetime, judgement: Judgement) -> bool:
+    """True if a run precedes the failed run, and is comparable with it."""
     if run.started is None or run.started >= started:
         return False
     # Runs that this session launched belong to the failed verdict.
@@ -151,15 +151,16 @@ def _is_before(run: PreviousRun, started: datetime, judgement: Judgement) -> boo
     return not (is_current or _is_other_hardware(run, judgement.measurement))
 
 
-def _is_other_hardware(run: PreviousRun, red: Measurement | None) -> bool:
+def _is_other_hardware(run: PreviousRun, failed: Measurement | None) -> bool:
     """True if two runs report different kinds of machines."""
-    if red is None:
+    if failed is None:
         return False
-    devices = [each_run.environment.get("device") for each_run in (run, red)]
-    sizes = [_list_node_sizes(each_run) for each_run in (run, red)]
-    return (None not in devices and devices[0] != devices[1]) or (
-        all(sizes) and sizes[0] != sizes[1]
-    )
+    device = run.environment.get("device")
+    failed_device = failed.environment.get("device")
+    if None not in (device, failed_device) and device != failed_device:
+        return True
+    sizes, failed_sizes = _list_node_sizes(run), _list_node_sizes(failed)
+    return bool(sizes and failed_sizes) and sizes != failed_sizes
 
 
 def _list_node_sizes(run: PreviousRun) -> set[str]:
@@ -168,41 +169,34 @@ def _list_node_sizes(run: PreviousRun) -> set[str]:
     return {hint.value for hint in hints if hint.field == "gpus_per_node"}
 
 
-def _count_days(later: Iterable[PreviousRun], started: datetime) -> int:
-    return len(
-        {
-            started.date(),
-            *(run.started.date() for run in later if run.started is not None),
-        }
-    )
+def _count_days(later_runs: Iterable[PreviousRun], started: datetime) -> int:
+    """Count the days without a good run, including the day of the failed run."""
+    days = {run.started.date() for run in later_runs if run.started is not None}
+    return len({started.date(), *days})
 
 
-def _describe(
+def _make_last_good(
     run: PreviousRun, verdict: str, judgement: Judgement, days: int
 ) -> LastGoodRun:
     """Build the record of the last good run, compared with the failed run."""
-    red, seconds = judgement.measurement, run.statistic_seconds
+    failed, seconds = judgement.measurement, run.statistic_seconds
     if run.started is None or seconds is None:
         raise ValueError(f"{run} has no start or no step time")
-    measured = (
-        None if red is None or judgement.verdict in UNTIMED else red.statistic_seconds
-    )
+    failed_seconds = None
+    if failed is not None and judgement.verdict not in UNTIMED:
+        failed_seconds = failed.statistic_seconds
+    source = RunSource.HISTORY if isinstance(run, StoredRun) else RunSource.FOLDER
+    change = failed_seconds / seconds - 1 if failed_seconds else None
     last = LastGoodRun(
-        run.started,
-        get_job_id(run),
-        RunSource.HISTORY if isinstance(run, StoredRun) else RunSource.FOLDER,
-        verdict,
-        seconds,
-        measured / seconds - 1 if measured else None,
-        days,
+        run.started, get_job_id(run), source, verdict, seconds, change, days
     )
-    if red is None:
+    if failed is None:
         return last
-    last = replace(last, software=compare_facts(run.environment, red.environment))
+    last = replace(last, software=compare_facts(run.environment, failed.environment))
     if isinstance(run, StoredRun):
         return last
-    settings = compare_facts(list_settings(run), list_settings(red))
-    return replace(last, settings=settings, steps=compare_steps(run, red))
+    settings = compare_facts(list_settings(run), list_settings(failed))
+    return replace(last, settings=settings, steps=compare_steps(run, failed))
 
 
 def add_stored(
@@ -213,23 +207,22 @@ def add_stored(
 ) -> LastGoodRun:
     """Add stored nodes, settings and steps to the last good run.
 
-    `nodes` are the nodes of the failed run.
+    `red` is the failed run, `nodes` are its nodes.
     """
     if details.nodes and nodes:
         last = replace(last, nodes=ComparedNodes(details.nodes, nodes))
     # the folder has provided the other facts
     if red is None or last.source is RunSource.FOLDER:
         return last
-    then = {"launcher": details.launcher} if details.launcher else {}
-    settings = compare_facts(then, list_settings(red))
-    if (
-        len(details.step_seconds) != len(red.window_seconds)
-        or details.mean_of != red.mean_of
-    ):
+    stored_settings = {"launcher": details.launcher} if details.launcher else {}
+    settings = compare_facts(stored_settings, list_settings(red))
+    has_same_length = len(details.step_seconds) == len(red.window_seconds)
+    if not has_same_length or details.mean_of != red.mean_of:
         return replace(last, settings=settings)  # the stored steps are another window
     # How a log rounds or smooths its times is not stored; a configuration has one kind
     # of log.
-    steps = compare_steps(replace(red, window_seconds=details.step_seconds), red)
+    stored_window = replace(red, window_seconds=details.step_seconds)
+    steps = compare_steps(before=stored_window, now=red)
     return replace(last, settings=settings, steps=steps)
 
 
@@ -238,36 +231,40 @@ def compare_facts(before: Mapping[str, str], now: Mapping[str, str]) -> Compared
 
     Returns the names with equal values, and the differing values with their names.
     """
-    shared = [name for name in before if name in now]
-    same = tuple(
-        name
-        for name in shared
-        if unify_fact(name, before[name]) == unify_fact(name, now[name])
-    )
-    return ComparedFacts(
-        same,
-        tuple((name, before[name], now[name]) for name in shared if name not in same),
-    )
+    equal: list[str] = []
+    differing: list[tuple[str, str, str]] = []
+    for name in before:
+        if name not in now:
+            continue
+        if unify_fact(name, before[name]) == unify_fact(name, now[name]):
+            equal.append(name)
+        else:
+            differing.append((name, before[name], now[name]))
+    return ComparedFacts(tuple(equal), tuple(differing))
 
 
 def compare_steps(
     before: Measurement, now: Measurement
 ) -> tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None:
-    """Return the shapes of two windows.
+    """Return the statements on the shapes of two windows: (before, now).
 
-    None if either has too few steps for a shape.
+    None if either has too few steps for a shape, or a step without a usable time.
     """
-    windows = [run.window_seconds for run in (before, now)]
-    if not all(
-        len(window) >= MIN_STEPS and np.isfinite(window).all() and min(window) > 0
-        for window in windows
-    ):
+    if not _has_shape(before) or not _has_shape(now):
         return None
-    # A line number would be mistaken for one of the other log.
-    first, second = (
-        find_shape(replace(run, window_lines=())).statements for run in (before, now)
-    )
-    return first, second
+    # The statements contain no line numbers: readers could look them up in the log of
+    # the other run.
+    shape_before = find_shape(replace(before, window_lines=()))
+    shape_now = find_shape(replace(now, window_lines=()))
+    return shape_before.statements, shape_now.statements
+
+
+def _has_shape(run: Measurement) -> bool:
+    """True if a window has enough steps for a shape, all with a usable time."""
+    seconds = run.window_seconds
+    if len(seconds) < MIN_STEPS:
+        return False
+    return bool(np.isfinite(seconds).all()) and min(seconds) > 0
 
 
 def list_settings(measurement: Measurement) -> dict[str, str]:
@@ -276,22 +273,22 @@ def list_settings(measurement: Measurement) -> dict[str, str]:
     Collected from the names, metadata and log, without its configuration. A name with
     several values is ambiguous and left out.
     """
-    values: dict[str, set[str]] = {}
+    values_by_name: dict[str, set[str]] = {}
     for name, value in _list_stated(measurement):
-        values.setdefault(name, set()).add(value)
-    return {
-        name: next(iter(stated))
-        for name, stated in sorted(values.items())
-        if len(stated) == 1
-    }
+        values_by_name.setdefault(name, set()).add(value)
+    settings = {}
+    for name, values in sorted(values_by_name.items()):
+        if len(values) == 1:
+            (settings[name],) = values
+    return settings
 
 
 def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
     """Yield (name, value) of each setting that the names and the log state."""
-    files = measurement.run.found
-    if files.launcher:
-        yield "launcher", files.launcher
-    for hint in files.hints:
+    found = measurement.run.found
+    if found.launcher:
+        yield "launcher", found.launcher
+    for hint in found.hints:
         if hint.field not in KEY_FIELDS:
             yield hint.field.replace("_", " "), hint.value.lower()
     segment = measurement.measured_segment

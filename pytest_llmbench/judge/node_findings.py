@@ -35,9 +35,8 @@ def judge_nodes(
         return NodeFinding()
     runs = judgement.runs
     # Estimated without these runs: a slow node would hide in the spread that it causes.
-    sigma = estimate_sigma(
-        runs, estimate_noise(evidence, list_previous_daily_runs(runs, evidence))
-    )
+    previous = list_previous_daily_runs(runs, evidence)
+    sigma = estimate_sigma(runs, estimate_noise(evidence, previous))
     valid_runs = (*runs, *(run for run in confirmations if run.valid))
     node_runs = [
         (
@@ -68,36 +67,52 @@ def find_slow_nodes(
     nodes are not the cause. Empty if a run has unknown nodes or no step time, or if
     there is no clear gap between slow and fast runs.
     """
-    is_known = all(
+    are_runs_known = all(
         nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs
     )
-    if len(runs) < 2 or not is_known or not (math.isfinite(sigma) and sigma > 0):
+    is_sigma_known = math.isfinite(sigma) and sigma > 0
+    if len(runs) < 2 or not are_runs_known or not is_sigma_known:
         return NodeFinding()
     limit = MAX_SPREAD * sigma
-    fastest = min(seconds for _, seconds, _ in runs)
-    slow = [run for run in runs if math.log(run[1] / fastest) > limit]
+    fastest = min(_get_seconds(run) for run in runs)
+    slow = [run for run in runs if math.log(_get_seconds(run) / fastest) > limit]
     if not slow:
-        return _explain_alike(runs, bound_seconds)
+        return _explain_similar_runs(runs, bound_seconds)
     fast = [run for run in runs if run not in slow]
-    if min(math.log(run[1] / other[1]) for run in slow for other in fast) <= limit:
+    fastest_slow = min(_get_seconds(run) for run in slow)
+    slowest_fast = max(_get_seconds(run) for run in fast)
+    if math.log(fastest_slow / slowest_fast) <= limit:
         return NodeFinding()  # no clear gap between slow and fast runs
-    return _explain_apart(slow, fast, bound_seconds, known_slow)
+    return _explain_separate_runs(slow, fast, bound_seconds, known_slow)
 
 
-def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFinding:
+def _get_seconds(run: RunOnNodes) -> float:
+    """Return the step time of a run."""
+    _, seconds, _ = run
+    return seconds
+
+
+def _get_nodes(run: RunOnNodes) -> tuple[str, ...]:
+    """Return the nodes of a run."""
+    _, _, nodes = run
+    return nodes
+
+
+def _explain_similar_runs(
+    runs: Sequence[RunOnNodes], bound_seconds: float
+) -> NodeFinding:
     """Explain runs of similar speed.
 
     Empty unless all runs exceed the bound.
     """
     if not all(seconds > bound_seconds for _, seconds, _ in runs):
         return NodeFinding()
-    in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
-    return NodeFinding(
-        NodeCause.SHARED_NODES if in_all else NodeCause.ALWAYS_SLOW, tuple(runs)
-    )
+    shared_nodes = set.intersection(*(set(nodes) for _, _, nodes in runs))
+    cause = NodeCause.SHARED_NODES if shared_nodes else NodeCause.ALWAYS_SLOW
+    return NodeFinding(cause, tuple(runs))
 
 
-def _explain_apart(
+def _explain_separate_runs(
     slow: Sequence[RunOnNodes],
     fast: Sequence[RunOnNodes],
     bound_seconds: float,
@@ -107,25 +122,26 @@ def _explain_apart(
     cleared = set(chain.from_iterable(nodes for _, _, nodes in fast))
     if any(cleared.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))
-    blamed = [known_slow.intersection(nodes) - cleared or nodes for _, _, nodes in slow]
-    counts = Counter(
-        node
-        for nodes in (*blamed, known_slow & set().union(*blamed))
-        for node in nodes
-        if node not in cleared
-    )
+    # in how many slow runs each node is blamed
+    counts: Counter[str] = Counter()
+    for _, _, nodes in slow:
+        known_slow_nodes = known_slow.intersection(nodes) - cleared
+        suspect_nodes = [node for node in nodes if node not in cleared]
+        counts.update(known_slow_nodes or suspect_nodes)
+    # the earlier finding counts as a slow run
+    counts.update(known_slow.intersection(counts))
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
-    slowest = max(
-        (run for run in slow if not counts.keys().isdisjoint(run[2])),
-        key=lambda run: run[1],
-    )
+    with_blamed_node = [
+        run for run in slow if not counts.keys().isdisjoint(_get_nodes(run))
+    ]
+    slowest = max(with_blamed_node, key=_get_seconds)
     return NodeFinding(
         NodeCause.SLOW_NODES,
         tuple(slow),
         tuple(fast),
         exclude,
         suspects,
-        again=tuple(sorted(slowest[2])) if suspects else (),
+        again=tuple(sorted(_get_nodes(slowest))) if suspects else (),
         fast_beyond_bound=all(seconds > bound_seconds for _, seconds, _ in fast),
     )

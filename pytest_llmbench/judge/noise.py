@@ -26,15 +26,23 @@ FEWEST_DAYS = 8  # a shorter history does not determine its spread
 # the fewest configurations whose noise estimates can form a prior
 MIN_CONFIGURATIONS = 5
 
+# Degrees of freedom of a median absolute deviation per difference: its efficiency
+# relative to the standard deviation of normal values
+DEVIATION_EFFICIENCY = 0.4
+
 # Degrees of freedom of the shortest history. Two or three repeats alone have fewer, and
 # the quantile of t would be uselessly large.
-SUFFICIENT_FREEDOM = 0.4 * (FEWEST_DAYS - 1)
+SUFFICIENT_FREEDOM = DEVIATION_EFFICIENCY * (FEWEST_DAYS - 1)
 
 # No cluster repeats itself to better than 0.01 %: equal times are rounded or
 # duplicated.
 MIN_SIGMA = 1e-4
 
-ASSUMED_FREEDOM = 4.0
+ASSUMED_FREEDOM = 4.0  # degrees of freedom of assumed noise
+
+# significance levels of F tests: noisier than assumed, and noisier than the fleet
+NOISIER_THAN_ASSUMED = 0.05
+NOISIER_THAN_FLEET = 0.01
 
 EXACT_FREEDOM = 1e6  # degrees of freedom of an exact value
 
@@ -61,7 +69,8 @@ def estimate_from_daily_runs(
     if len(logarithms) < FEWEST_DAYS:
         return None
     sigma = compute_median_deviation(np.diff(logarithms)) / math.sqrt(2)
-    return _make_noise(sigma, 0.4 * (len(logarithms) - 1), f"{len(logarithms)} {unit}")
+    freedom = DEVIATION_EFFICIENCY * (len(logarithms) - 1)
+    return _make_noise(sigma, freedom, f"{len(logarithms)} {unit}")
 
 
 def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None:
@@ -86,11 +95,12 @@ def estimate_from_few_days(logarithms: Sequence[float] | Floats) -> Noise | None
 def is_noisier(measured: Noise, assumed: Noise) -> bool:
     """True if an estimate exceeds an assumption significantly (F test, 5 %)."""
     ratio = (measured.sigma / assumed.sigma) ** 2
-    return (
-        ratio > 1
-        and compute_f_probability(ratio, measured.degrees_of_freedom, EXACT_FREEDOM)
-        < 0.05
+    if not ratio > 1:
+        return False
+    probability = compute_f_probability(
+        ratio, measured.degrees_of_freedom, EXACT_FREEDOM
     )
+    return probability < NOISIER_THAN_ASSUMED
 
 
 def estimate_from_repeats(seconds: Sequence[float], unit: str) -> Noise | None:
@@ -114,10 +124,9 @@ def estimate_from_sides(sides: Sequence[Sequence[float]]) -> Noise | None:
     if freedom < 1:
         return None
     squares = sum(float(np.var(np.array(side))) * len(side) for side in sides if side)
+    sigma = math.sqrt(squares / freedom)
     groups = sum(len(side) for side in sides)
-    return _make_noise(
-        math.sqrt(squares / freedom), float(freedom), f"{groups} groups of both sides"
-    )
+    return _make_noise(sigma, float(freedom), f"{groups} groups of both sides")
 
 
 def pool(estimates: Sequence[Noise | None]) -> Noise | None:
@@ -129,15 +138,11 @@ def pool(estimates: Sequence[Noise | None]) -> Noise | None:
     if not measured:
         return None
     freedom = sum(estimate.degrees_of_freedom for estimate in measured)
-    variance = (
-        sum(estimate.degrees_of_freedom * estimate.sigma**2 for estimate in measured)
-        / freedom
+    squares = sum(
+        estimate.degrees_of_freedom * estimate.sigma**2 for estimate in measured
     )
-    return _make_noise(
-        math.sqrt(variance),
-        freedom,
-        " and ".join(estimate.source for estimate in measured),
-    )
+    source = " and ".join(estimate.source for estimate in measured)
+    return _make_noise(math.sqrt(squares / freedom), freedom, source)
 
 
 def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
@@ -153,17 +158,16 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
     if own is None:
         return assume_noise(assumed_cv) if prior.sigma < assumed_cv else prior
     if not prior.measured:
-        return (
-            own
-            if own.degrees_of_freedom >= SUFFICIENT_FREEDOM
-            else pool([own, prior]) or own
-        )
+        if own.degrees_of_freedom >= SUFFICIENT_FREEDOM:
+            return own
+        return pool([own, prior]) or own
     ratio = (own.sigma / prior.sigma) ** 2 if prior.sigma else math.inf * own.sigma
-    differs = (
-        compute_f_probability(ratio, own.degrees_of_freedom, prior.degrees_of_freedom)
-        < 0.01
+    probability = compute_f_probability(
+        ratio, own.degrees_of_freedom, prior.degrees_of_freedom
     )
-    return own if differs else pool([own, prior]) or prior
+    if probability < NOISIER_THAN_FLEET:
+        return own
+    return pool([own, prior]) or prior
 
 
 def estimate_from_fleet(estimates: Sequence[Noise]) -> Noise | None:
@@ -177,24 +181,24 @@ def estimate_from_fleet(estimates: Sequence[Noise]) -> Noise | None:
     """
     if len(estimates) < MIN_CONFIGURATIONS:
         return None
-    half = np.array([estimate.degrees_of_freedom for estimate in estimates]) / 2
-    digamma, trigamma, _ = np.array(list(map(compute_polygamma, half))).T
-    logs = (
-        np.log(np.array([estimate.sigma for estimate in estimates]) ** 2)
-        - digamma
-        + np.log(half)
-    )
+    half_freedom = np.array([estimate.degrees_of_freedom for estimate in estimates]) / 2
+    digamma, trigamma, _ = np.array(list(map(compute_polygamma, half_freedom))).T
+    variances = np.array([estimate.sigma for estimate in estimates]) ** 2
+    # log variances without the bias of the logarithm
+    logs = np.log(variances) - digamma + np.log(half_freedom)
     mean = float(np.mean(logs))
+    # the variation of the logs beyond the error of the estimates
     excess = float(np.var(logs, ddof=1) - np.mean(trigamma))
-    most = 2 * float(np.sum(half))
-    freedom = min(2 * _invert_trigamma(excess), most) if excess > 0 else most
-    variance = math.exp(
-        mean + compute_polygamma(freedom / 2)[0] - math.log(freedom / 2)
-    )
+    freedom = most_freedom = 2 * float(np.sum(half_freedom))
+    if excess > 0:
+        freedom = min(2 * _invert_trigamma(excess), most_freedom)
+    prior_digamma, *_ = compute_polygamma(freedom / 2)
+    variance = math.exp(mean + prior_digamma - math.log(freedom / 2))
     return _make_noise(math.sqrt(variance), freedom, f"{len(estimates)} configurations")
 
 
 def _make_noise(sigma: float, freedom: float, source: str) -> Noise:
+    """Make a measured noise of at least MIN_SIGMA."""
     return Noise(max(sigma, MIN_SIGMA), freedom, source, measured=True)
 
 
@@ -203,7 +207,7 @@ def _invert_trigamma(value: float) -> float:
 
     Newton's method on 1 / trigamma, which is nearly linear.
     """
-    if value > 1e7:
+    if value > 1e7:  # trigamma(x) is nearly 1 / x^2 for small x
         return 1 / math.sqrt(value)
     x = 0.5 + 1 / value
     for _ in range(50):
@@ -266,18 +270,17 @@ def estimate_within_run(
     correlation = _correlate_steps(clipped)
     inflation = max((1 + correlation) / (1 - correlation), moving_mean)
     effective = max(count_independent(count, mean_of) / inflation, 1.0)
-    location = (
-        compute_mean(seconds, mean_of)
-        if statistic == "mean"
-        else float(np.mean(clipped))
-    )
-    reach = (
-        math.log(location / float(np.min(seconds)))
-        if count >= MIN_STEPS_FOR_REACH
-        else math.inf
-    )
+    clipped_mean = float(np.mean(clipped))
+    reach = math.inf
+    if count >= MIN_STEPS_FOR_REACH:
+        location = clipped_mean
+        if statistic == "mean":
+            location = compute_mean(seconds, mean_of)
+        reach = math.log(location / float(np.min(seconds)))
     return WithinRun(
-        spread / float(np.mean(clipped)) / effective**0.5, effective, reach
+        error=spread / clipped_mean / effective**0.5,
+        effective_sample_size=effective,
+        reach=reach,
     )
 
 
@@ -288,11 +291,9 @@ def count_independent(count: int, mean_of: Sequence[int]) -> float:
     no weights.
     """
     weights = [float(weight) for weight in mean_of]
-    return (
-        sum(weights) ** 2 / sum(weight**2 for weight in weights)
-        if weights
-        else float(count)
-    )
+    if not weights:
+        return float(count)
+    return sum(weights) ** 2 / sum(weight**2 for weight in weights)
 
 
 def _correlate_steps(values: Floats) -> float:
@@ -306,7 +307,8 @@ def _correlate_steps(values: Floats) -> float:
     if count < 6 or total <= EQUAL_VARIANCE * count * float(np.mean(values)) ** 2:
         return 0.0
     correlation = float(centred[1:] @ centred[:-1]) / total
-    return min(max((count * correlation + 1) / (count - 4), 0.0), LARGEST_CORRELATION)
+    corrected = (count * correlation + 1) / (count - 4)
+    return min(max(corrected, 0.0), LARGEST_CORRELATION)
 
 
 # --- from day to day ------------------------------------------------------------------
@@ -337,26 +339,21 @@ def estimate_fleet_correlation(series: Iterable[Floats]) -> float:
     With fewer than five configurations their spread is unknown and that of independent
     days is assumed.
     """
-    correlations = [
-        (_correlate_days(daily_runs), len(daily_runs))
-        for daily_runs in series
-        if len(daily_runs) >= CORRELATED_DAYS
+    long_series = [
+        daily_runs for daily_runs in series if len(daily_runs) >= CORRELATED_DAYS
     ]
-    if not correlations:
+    if not long_series:
         return 0.0
-    values = np.array([value for value, _ in correlations])
-    too_few = len(correlations) < MIN_CONFIGURATIONS
-    spread = (
-        1 / math.sqrt(min(count for _, count in correlations))
-        if too_few
-        else float(np.std(values, ddof=1))
-    )
-    median = compute_median(values)
-    return (
-        min(median, LARGEST_DAILY)
-        if median > SIGNIFICANT_ERRORS * spread / math.sqrt(len(correlations))
-        else 0.0
-    )
+    correlations = np.array([_correlate_days(daily_runs) for daily_runs in long_series])
+    if len(correlations) < MIN_CONFIGURATIONS:
+        spread = 1 / math.sqrt(min(map(len, long_series)))
+    else:
+        spread = float(np.std(correlations, ddof=1))
+    median = compute_median(correlations)
+    limit = SIGNIFICANT_ERRORS * spread / math.sqrt(len(correlations))
+    if not median > limit:  # may be chance
+        return 0.0
+    return min(median, LARGEST_DAILY)
 
 
 def _correlate_days(daily_runs: Floats) -> float:
@@ -371,13 +368,11 @@ def _correlate_days(daily_runs: Floats) -> float:
         return 0.0
     residuals = daily_runs - compute_running_median(daily_runs, RUNNING_MEDIAN_DAYS)
     inliers = np.abs(residuals) <= OUTLIER_SIGMAS * noise.sigma
-    pairs = inliers[1:] & inliers[:-1]
-    if not pairs.any() or not residuals[inliers].any():
+    are_pairs = inliers[1:] & inliers[:-1]  # two consecutive inliers
+    if not are_pairs.any() or not residuals[inliers].any():
         return 0.0
-    correlation = float(
-        np.mean((residuals[1:] * residuals[:-1])[pairs])
-        / np.mean(residuals[inliers] ** 2)
-    )
+    covariance = np.mean((residuals[1:] * residuals[:-1])[are_pairs])
+    correlation = float(covariance / np.mean(residuals[inliers] ** 2))
     return correlation + (1 + 4 * correlation) / count
 
 
