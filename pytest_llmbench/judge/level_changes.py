@@ -72,28 +72,25 @@ def find_changes(
         values, noise, max(MIN_CHANGE, quantisation_unit), correlation
     )
     changes = _make_changes(ChangeKind.STEP, shifts, daily_runs, acknowledged, today)
-    anchored = max(
-        (
-            change.first_run
-            for change in changes
-            if change.acknowledged or change.difference < 0
-        ),
-        default=0,
-    )
-    slow = find_drift(values[anchored:], noise, quantisation_unit, correlation)
-    if slow is None or any(
+    # A drift is searched after the last change that is acknowledged or faster.
+    settled_starts = [
+        change.first_run
+        for change in changes
+        if change.acknowledged or change.difference < 0
+    ]
+    begin = max(settled_starts, default=0)
+    drift = find_drift(values[begin:], noise, quantisation_unit, correlation)
+    has_slowdown = any(
         change.stands and not change.acknowledged and change.difference > 0
         for change in changes
-    ):
+    )
+    if drift is None or has_slowdown:
         return tuple(changes)
-    position = slow.position + anchored
-    drift = LevelShift(
-        position, anchored, len(daily_runs), slow.difference, slow.low, slow.high
+    drift = replace(
+        drift, position=drift.position + begin, first=begin, last=len(daily_runs)
     )
-    return (
-        *changes,
-        *_make_changes(ChangeKind.DRIFT, (drift,), daily_runs, acknowledged, today),
-    )
+    drifts = _make_changes(ChangeKind.DRIFT, (drift,), daily_runs, acknowledged, today)
+    return (*changes, *drifts)
 
 
 def _make_changes(
@@ -105,10 +102,13 @@ def _make_changes(
 ) -> list[LevelChange]:
     """Build the level changes of shifts, with environment and acknowledgement."""
     entries = assign_acknowledgements(kind, shifts, daily_runs, acknowledged, today)
+    remaining_shifts = compute_remaining_shifts(shifts)
     changes = []
-    for shift, lasting, entry in zip(
-        shifts, compute_remaining_shifts(shifts), entries, strict=True
-    ):
+    for shift, remaining, entry in zip(shifts, remaining_shifts, entries, strict=True):
+        # A drift has no day whose surroundings could be compared.
+        environment: tuple[tuple[str, str, str], ...] = ()
+        if kind is ChangeKind.STEP:
+            environment = compare_environments(daily_runs, shift.position)
         expired = entry is not None and today > entry.expires
         change = LevelChange(
             kind=kind,
@@ -117,12 +117,9 @@ def _make_changes(
             difference=math.expm1(shift.difference),
             low=math.expm1(shift.low),
             high=math.expm1(shift.high),
-            # A drift has no day whose surroundings could be compared.
-            environment=compare_environments(daily_runs, shift.position)
-            if kind is ChangeKind.STEP
-            else (),
-            stands=lasting != 0,
-            lasting=math.expm1(lasting),
+            environment=environment,
+            stands=remaining != 0,
+            lasting=math.expm1(remaining),
             acknowledged=None if expired else entry,
             expired=entry if expired else None,
         )
@@ -142,11 +139,13 @@ def compare_environments(
     """
     environments = [run.environment for run in daily_runs]
     names = dict.fromkeys(name for environment in environments for name in environment)
-    return tuple(
-        (name, *pair)
-        for name in names
-        if (pair := _find_difference(environments, name, position))
-    )
+    differences = []
+    for name in names:
+        difference = _find_difference(environments, name, position)
+        if difference is not None:
+            before, after = difference
+            differences.append((name, before, after))
+    return tuple(differences)
 
 
 def _find_difference(
@@ -167,12 +166,8 @@ def _find_difference(
             for environment in environments[index:]
             if name in environment
         ][:SURROUNDING_DAYS]
-        if (
-            before
-            and after
-            and len(set(before)) == len(set(after)) == 1
-            and before[0] != after[0]
-        ):
+        are_constant = len(set(before)) == len(set(after)) == 1
+        if are_constant and before[0] != after[0]:
             return before[0], after[0]
     return None
 
@@ -188,12 +183,14 @@ def compute_remaining_shifts(shifts: Sequence[LevelShift]) -> list[float]:
     therefore cancels the most recent changes first, and a cancelled change never counts
     again.
     """
-    lasting = []
+    remaining_shifts = []
     for index, shift in enumerate(shifts):
         sign = math.copysign(1.0, shift.difference)
-        least = min(accumulate(sign * later.difference for later in shifts[index:]))
-        lasting.append(sign * least if least >= MIN_CHANGE else 0.0)
-    return lasting
+        # the offset of each level since then, positive in the direction of the change
+        offsets = accumulate(sign * later.difference for later in shifts[index:])
+        smallest = min(offsets)
+        remaining_shifts.append(sign * smallest if smallest >= MIN_CHANGE else 0.0)
+    return remaining_shifts
 
 
 def assign_acknowledgements(
@@ -211,33 +208,35 @@ def assign_acknowledgements(
     needs to be covered. If several acknowledgements fit, those that have not expired
     (`today`) are preferred, then the nearest day.
     """
+    # for each acknowledgement: the changes that it covers so far
     covered: list[list[LevelShift]] = [[] for _ in acknowledged]
     chosen: list[Acknowledgement | None] = []
-    for shift, lasting in zip(shifts, compute_remaining_shifts(shifts), strict=True):
+    remaining_shifts = compute_remaining_shifts(shifts)
+    for shift, remaining_shift in zip(shifts, remaining_shifts, strict=True):
         candidates = [
             index
             for index, entry in enumerate(acknowledged)
             if _is_near(entry, kind, shift, daily_runs)
         ]
-        remaining = _with_difference(shift, lasting or shift.difference)
+        remaining = _with_difference(shift, remaining_shift or shift.difference)
         fits = [
             index
             for index in candidates
             if _covers_changes(acknowledged[index], [*covered[index], remaining])
         ]
 
-        def order(
+        def make_preference_key(
             index: int, started: datetime = daily_runs[shift.position].started
         ) -> tuple[bool, timedelta]:
             entry = acknowledged[index]
             return today > entry.expires, abs(entry.since - started.date())
 
-        best = min(fits, key=order, default=None)
+        best = min(fits, key=make_preference_key, default=None)
         chosen.append(None if best is None else acknowledged[best])
         for index in candidates:
-            if index == best or (
-                covered[index] and shift.difference * acknowledged[index].fraction < 0
-            ):
+            is_opposite = shift.difference * acknowledged[index].fraction < 0
+            # an opposite change reduces the sum of the covered changes
+            if index == best or (covered[index] and is_opposite):
                 covered[index].append(shift)
     return chosen
 
@@ -253,13 +252,16 @@ def _with_difference(shift: LevelShift, difference: float) -> LevelShift:
 def _is_near(
     entry: Acknowledgement, kind: ChangeKind, shift: LevelShift, daily_runs: DailyRuns
 ) -> bool:
-    last = daily_runs[-1] if kind is ChangeKind.DRIFT else daily_runs[shift.position]
-    first = daily_runs[max(shift.position - 1, 0)]
-    return (
-        first.started.date() - MAX_DAY_OFFSET
-        <= entry.since
-        <= last.started.date() + MAX_DAY_OFFSET
-    )
+    """True if an acknowledgement begins near the day of a change.
+
+    Near the days from the one before the change to the first one after it, for a drift
+    to the last day.
+    """
+    first = daily_runs[max(shift.position - 1, 0)].started.date()
+    last = daily_runs[shift.position].started.date()
+    if kind is ChangeKind.DRIFT:
+        last = daily_runs[-1].started.date()
+    return first - MAX_DAY_OFFSET <= entry.since <= last + MAX_DAY_OFFSET
 
 
 def _covers_changes(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bool:
@@ -273,10 +275,9 @@ def _covers_changes(entry: Acknowledgement, changes: Sequence[LevelShift]) -> bo
     accepted = abs(math.log1p(entry.fraction))
     total = sign * sum(shift.difference for shift in changes)
     half_width = math.hypot(*(shift.difference - shift.low for shift in changes))
-    return (
-        sign * changes[-1].difference > 0
-        and total - min(half_width, UNCERTAIN * accepted) <= accepted
-    )
+    has_direction = sign * changes[-1].difference > 0
+    allowance = min(half_width, UNCERTAIN * accepted)
+    return has_direction and total - allowance <= accepted
 
 
 # --- days on the bound ----------------------------------------------------------------
@@ -298,9 +299,8 @@ def find_flips(
         if run.statistic_seconds is not None
     ]
     flips = sum(before != after for before, after in pairwise(passed))
-    rarer = min(sum(passed), len(passed) - sum(passed))
-    return (
-        OnBound(sum(passed), len(passed))
-        if len(passed) >= MIN_FLIP_DAYS and flips >= MIN_FLIPS and rarer >= MIN_FLIPS
-        else None
-    )
+    passed_days, all_days = sum(passed), len(passed)
+    fewer_days = min(passed_days, all_days - passed_days)  # of the two sides
+    if all_days < MIN_FLIP_DAYS or flips < MIN_FLIPS or fewer_days < MIN_FLIPS:
+        return None
+    return OnBound(passed_days, all_days)

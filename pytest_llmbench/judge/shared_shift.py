@@ -68,11 +68,10 @@ def measure_shift(
         for run in reversed(older)
         if run.valid
     )
-    last = islice(
-        (logarithm for logarithm in logarithms if math.isfinite(logarithm)),
-        REFERENCE_RUNS,
+    newest_first = tuple(islice(filter(math.isfinite, logarithms), REFERENCE_RUNS))
+    return ConfigurationShift(
+        judgement.baseline.key, estimate, older=newest_first[::-1]
     )
-    return ConfigurationShift(judgement.baseline.key, estimate, tuple(last)[::-1])
 
 
 def find_shared_shift(
@@ -94,16 +93,13 @@ def find_shared_shift(
         configuration for configuration in ordered if configuration.older
     ]
     if len(with_earlier_runs) >= max(MIN_CONFIGURATIONS, len(ordered) / 2):
-        return _summarise(
-            with_earlier_runs,
-            list(map(_subtract_last, with_earlier_runs)),
-            ShiftReference.LAST_RUNS,
-        )
-    moves = [
+        shifts = list(map(_subtract_last, with_earlier_runs))
+        return _summarise(with_earlier_runs, shifts, ShiftReference.LAST_RUNS)
+    shifts = [
         (configuration.estimate.difference, configuration.estimate.standard_error)
         for configuration in ordered
     ]
-    return _summarise(ordered, moves, ShiftReference.BASELINES)
+    return _summarise(ordered, shifts, ShiftReference.BASELINES)
 
 
 def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
@@ -112,38 +108,38 @@ def adjust_p_values(p_values: Mapping[Name, float | None]) -> dict[Name, float]:
     Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995: of the
     warnings at an adjusted 5 %, 5 % are expected to be false. None and NaN are dropped.
     """
-    p_values_known = {
-        key: value
-        for key, value in p_values.items()
-        if value is not None and math.isfinite(value)
+    known = {
+        name: p_value
+        for name, p_value in p_values.items()
+        if p_value is not None and math.isfinite(p_value)
     }
-    values = np.array(list(p_values_known.values()))
-    order = np.argsort(values)[::-1]
-    scaled = values[order] * len(values) / np.arange(len(values), 0, -1)
+    values = np.array(list(known.values()))
+    largest_first = np.argsort(values)[::-1]
+    ranks = np.arange(len(values), 0, -1)
+    scaled = values[largest_first] * len(values) / ranks
     adjusted = np.empty(len(values))
-    adjusted[order] = np.minimum.accumulate(scaled)
-    return dict(zip(p_values_known, adjusted.tolist(), strict=True))
+    adjusted[largest_first] = np.minimum.accumulate(scaled)
+    return dict(zip(known, adjusted.tolist(), strict=True))
 
 
 # --- arithmetic -----------------------------------------------------------------------
 
 
 def _is_known(estimate: Estimate) -> bool:
-    finite = math.isfinite(estimate.difference) and math.isfinite(
-        estimate.standard_error
-    )
-    return finite and estimate.standard_error > 0 and not estimate.threshold_only
+    """True if an estimate has a difference and an error."""
+    error = estimate.standard_error
+    are_finite = math.isfinite(estimate.difference) and math.isfinite(error)
+    return are_finite and error > 0 and not estimate.threshold_only
 
 
 def _compute_log_ratio(
     measurement: Measurement | StoredRun, baseline: Baseline
 ) -> float:
+    """Return log(step time / baseline), NaN if the step time is unknown."""
     seconds = measurement.statistic_seconds
-    return (
-        math.log(seconds / baseline.step_seconds)
-        if seconds and seconds > 0
-        else math.nan
-    )
+    if not seconds or not seconds > 0:
+        return math.nan
+    return math.log(seconds / baseline.step_seconds)
 
 
 def _subtract_last(configuration: ConfigurationShift) -> tuple[float, float]:
@@ -152,39 +148,38 @@ def _subtract_last(configuration: ConfigurationShift) -> tuple[float, float]:
     The baseline cancels. The variance of a median is pi / 2 times that of the mean; for
     one or two values they are equal.
     """
-    count = len(configuration.older)
+    estimate, count = configuration.estimate, len(configuration.older)
     inefficiency = 1.0 if count < 3 else math.pi / 2
-    error = configuration.estimate.standard_error * math.sqrt(
-        1 + configuration.estimate.runs * inefficiency / count
-    )
-    return configuration.estimate.difference - float(
-        np.median(configuration.older)
-    ), error
+    inflation = math.sqrt(1 + estimate.runs * inefficiency / count)
+    shift = estimate.difference - float(np.median(configuration.older))
+    return shift, estimate.standard_error * inflation
 
 
 def _summarise(
     configurations: Sequence[ConfigurationShift],
-    moves: Sequence[tuple[float, float]],
+    shifts_with_errors: Sequence[tuple[float, float]],
     against: ShiftReference,
 ) -> SharedShift | None:
     """Return the shift that most configurations share, or None.
 
-    `moves` contains the (shift, error) of each configuration, as logarithms.
+    `shifts_with_errors` are those of each configuration, as logarithms.
     """
     if len(configurations) < MIN_CONFIGURATIONS:
         return None
-    shifts, errors = np.array(moves).T
+    shifts, errors = np.array(shifts_with_errors).T
     freedom = np.array(
         [configuration.estimate.degrees_of_freedom for configuration in configurations]
     )
     common, half_width = _pool_shifts(shifts, errors)
-    flags = _find_moved(math.copysign(1, common) * shifts / errors, freedom)
+    statistics = math.copysign(1, common) * shifts / errors
+    have_moved = _find_moved(statistics, freedom)
     keys = tuple(
         configuration.key
-        for configuration, has_moved in zip(configurations, flags, strict=True)
+        for configuration, has_moved in zip(configurations, have_moved, strict=True)
         if has_moved
     )
-    if 2 * len(keys) <= len(configurations) or not abs(math.expm1(common)) >= SMALLEST:
+    have_most_moved = 2 * len(keys) > len(configurations)
+    if not have_most_moved or not abs(math.expm1(common)) >= SMALLEST:
         return None
     shift, low, high = (
         math.expm1(common + offset) for offset in (0, -half_width, half_width)
@@ -223,11 +218,9 @@ def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:
     weights = errors**-2
     mean = np.sum(weights * shifts) / np.sum(weights)
     excess = np.sum(weights * (shifts - mean) ** 2) - (len(shifts) - 1)
-    between = max(
-        excess / (np.sum(weights) - np.sum(weights**2) / np.sum(weights)), 0.0
-    )
-    weights = 1 / (errors**2 + between)
-    half_width = compute_quantile(1 - LEVEL, len(shifts) - 1.0) / math.sqrt(
-        np.sum(weights)
-    )
-    return float(np.sum(weights * shifts) / np.sum(weights)), half_width
+    scale = np.sum(weights) - np.sum(weights**2) / np.sum(weights)
+    between_variance = max(excess / scale, 0.0)
+    weights = 1 / (errors**2 + between_variance)
+    common = float(np.sum(weights * shifts) / np.sum(weights))
+    quantile = compute_quantile(1 - LEVEL, len(shifts) - 1.0)
+    return common, quantile / math.sqrt(np.sum(weights))
