@@ -363,7 +363,8 @@ def _find_doubt(
     """Return a reason to doubt that a budget is met, with its line.
 
     None if the times prove that the budget is met. `timed` are the `records` whose
-    times are compared with the budget; `unread` counts records without a known form.
+    times are compared with the budget; `unread` counts records
+    that were not kept.
     """
     truncated = next((record for record in records if record.torn), None)
     if truncated is not None:

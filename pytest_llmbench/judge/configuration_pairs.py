@@ -57,28 +57,25 @@ def compare(
     - PASS: otherwise, and always if the configuration is not slower than its own
       baseline, because a faster reference is no loss.
     """
-    groups = _group_members(configurations, judgements)
-    rows = tuple(
-        _compare_pair(member, group[0]) for group in groups for member in group[1:]
-    )
+    rows: list[ComparisonRow] = []
+    slow_references: list[Key] = []
+    for reference, *members in _group_members(configurations, judgements):
+        rows += [_compare_pair(member, reference) for member in members]
+        if reference.judgement.verdict is Verdict.REGRESSION:
+            slow_references.append(reference.configuration.key)
     worst = min(
         rows,
         key=lambda row: (SEVERITY.index(row.verdict), row.difference),
         default=None,
-    )
-    slow = (
-        group[0].configuration.key
-        for group in groups
-        if group[0].judgement.verdict is Verdict.REGRESSION
     )
     return ConfigurationComparison(
         kind,
         identifier,
         tuple(configurations),
         worst.verdict if worst else Verdict.MISSING,
-        rows,
+        tuple(rows),
         worst,
-        next(slow, None),
+        slow_references[0] if slow_references else None,
     )
 
 
@@ -94,25 +91,25 @@ def _group_members(
     for configuration in configurations:
         for judgement in judgements.get(configuration.key, ()):
             estimate = judgement.estimate
-            if estimate is not None and _counts(judgement, estimate, configuration):
-                by_kind[judgement.baseline.kind].append(
-                    _JudgedMember(configuration, judgement, estimate)
-                )
+            if estimate is not None and _is_comparable(
+                judgement, estimate, configuration
+            ):
+                member = _JudgedMember(configuration, judgement, estimate)
+                by_kind[judgement.baseline.kind].append(member)
     return [group for _, group in sorted(by_kind.items()) if len(group) > 1]
 
 
-def _counts(
+def _is_comparable(
     judgement: Judgement, estimate: Estimate, configuration: Configuration
 ) -> bool:
-    same_work = _identify_work(judgement.baseline.configuration) == _identify_work(
-        configuration
-    )
-    return (
-        judgement.verdict in JUDGED and math.isfinite(estimate.difference) and same_work
-    )
+    """True if a configuration was judged, against a baseline of the same work."""
+    baseline_work = _identify_work(judgement.baseline.configuration)
+    is_judged = judgement.verdict in JUDGED and math.isfinite(estimate.difference)
+    return is_judged and baseline_work == _identify_work(configuration)
 
 
 def _identify_work(configuration: Configuration) -> tuple[object, ...]:
+    """Return the facts that determine the work of a step."""
     return configuration.architecture, configuration.global_batch_size
 
 
@@ -129,7 +126,10 @@ def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> Comparison
         reference.judgement.baseline.step_seconds
         / member.judgement.baseline.step_seconds
     )
-    at_baseline = _is_at_baseline(ours)
+    verdict = Verdict.PASS
+    if not _is_at_baseline(ours):
+        low, high = loss - half_width, loss + half_width
+        verdict = VERDICTS[compare_interval(low, high, ours.margin)]
     return ComparisonRow(
         key=member.configuration.key,
         reference=reference.configuration.key,
@@ -140,11 +140,7 @@ def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> Comparison
         difference=math.expm1(-loss),
         low=math.expm1(-loss - half_width),
         high=math.expm1(-loss + half_width),
-        verdict=Verdict.PASS
-        if at_baseline
-        else VERDICTS[
-            compare_interval(loss - half_width, loss + half_width, ours.margin)
-        ],
+        verdict=verdict,
         threshold_only=ours.threshold_only or theirs.threshold_only,
     )
 
@@ -167,16 +163,15 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     estimates = [estimate for estimate in (ours, theirs) if not estimate.threshold_only]
     if not estimates:
         return 0.0
-    variances = [estimate.standard_error**2 for estimate in estimates]
+    variance = sum(estimate.standard_error**2 for estimate in estimates)
     freedom = min(estimate.degrees_of_freedom for estimate in estimates)
-    if ours.noise != theirs.noise and sum(variances) > 0:
-        pairs = zip(variances, estimates, strict=True)
-        freedom = sum(variances) ** 2 / sum(
-            variance**2 / estimate.degrees_of_freedom for variance, estimate in pairs
+    if ours.noise != theirs.noise and variance > 0:
+        freedom = variance**2 / sum(
+            (estimate.standard_error**2) ** 2 / estimate.degrees_of_freedom
+            for estimate in estimates
         )
-    return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(
-        sum(variances)
-    )
+    level = min(ours.level, theirs.level)
+    return compute_quantile(1 - level, freedom) * math.sqrt(variance)
 
 
 # --- comparisons and their ids --------------------------------------------------------
@@ -209,22 +204,20 @@ def compare_speed_ups(
 
     The verdicts have the same meaning as those of `compare`.
     """
-    return tuple(
-        compare(
-            CheckKind.FP8_SPEEDUP,
-            _make_id(pair[0].key, str(pair[0].key.gpus)),
-            pair,
-            judgements,
+    comparisons = []
+    for bf16, fp8 in pairs:
+        identifier = _make_id(bf16.key, str(bf16.key.gpus))
+        comparisons.append(
+            compare(CheckKind.FP8_SPEEDUP, identifier, (bf16, fp8), judgements)
         )
-        for pair in pairs
-    )
+    return tuple(comparisons)
 
 
 def _make_id(key: Key, *suffixes: str) -> str:
+    """Join the components of a key that all compared configurations share."""
     head = (f"{key.recipe}_{key.size}", key.release, key.gpu)
-    return "-".join(
-        filter(None, (*head, *suffixes, key.task, key.scaling, key.variant))
-    )
+    components = (*head, *suffixes, key.task, key.scaling, key.variant)
+    return "-".join(filter(None, components))
 
 
 def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
@@ -252,20 +245,20 @@ def _list_distinguishing_facts(
 
     Adds the smallest size, which always differs, if the facts are not unique.
     """
-    facts = [_list_facts(other) for other in namesakes]
-    differing = [
-        fact
-        for position, fact in enumerate(_list_facts(configuration))
-        if len({other[position] for other in facts}) > 1
-    ]
-    return (
-        differing
-        if len(set(facts)) == len(facts)
-        else [*differing, f"from{configuration.key.gpus}"]
-    )
+    facts_of_namesakes = [_list_facts(namesake) for namesake in namesakes]
+    differing = []
+    for index, fact in enumerate(_list_facts(configuration)):
+        values = {facts[index] for facts in facts_of_namesakes}
+        if len(values) > 1:
+            differing.append(fact)
+    are_unique = len(set(facts_of_namesakes)) == len(facts_of_namesakes)
+    if not are_unique:
+        differing.append(f"from{configuration.key.gpus}")
+    return differing
 
 
 def _list_facts(configuration: Configuration) -> tuple[str, ...]:
+    """List the facts that may distinguish families, as components of an id."""
     architecture = configuration.architecture
     return (
         f"layers{architecture.layers}",

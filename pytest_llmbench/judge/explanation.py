@@ -97,7 +97,7 @@ def advise_refresh(baseline: Baseline) -> CodedStatement:
 
 
 def state_runs_needed(estimate: Estimate) -> CodedStatement:
-    """Return the number of runs that would decide an INCONCLUSIVE result."""
+    """State the number of runs that would decide an INCONCLUSIVE result."""
     runs, needed = estimate.runs, estimate.repeats_needed
     if needed is None:
         return CodedStatement(StatementCode.NO_RUNS_SUFFICE, runs=runs)
@@ -143,8 +143,9 @@ def list_doubts(estimate: Estimate, assumed_cv: float) -> Iterator[Note]:
             StatementCode.BASELINE_ROUNDING, fraction=estimate.rounding
         )
         yield Note(NoteCode.COARSE_BASELINE, rounding)
-    if noise := _find_unexpected_noise(estimate, assumed_cv):
-        yield Note(NoteCode.NOISIER, noise)
+    unexpected_noise = _find_unexpected_noise(estimate, assumed_cv)
+    if unexpected_noise is not None:
+        yield Note(NoteCode.NOISIER, unexpected_noise)
 
 
 def _find_unexpected_noise(
@@ -189,12 +190,10 @@ def list_baseline_doubts(baseline: Baseline) -> Iterator[Note]:
 def add_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Add a note if the order of the runs does not come from their logs."""
     measurement = judgement.measurement
-    others = sum(not run.run.found.launch for run in evidence.measurements) > 1
-    note = (
-        WEAK_ORDER.get(measurement.run.order_source)
-        if measurement is not None and others
-        else None
-    )
+    runs_on_disk = sum(not run.run.found.launch for run in evidence.measurements)
+    if measurement is None or runs_on_disk < 2:  # there is no order
+        return judgement
+    note = WEAK_ORDER.get(measurement.run.order_source)
     if note is None:
         return judgement
     return judgement.add_statements(note).add_notes(note)
@@ -237,11 +236,11 @@ def list_notes(evidence: Evidence, measurement: Measurement | None) -> Iterator[
             StatementCode.NEWER_RUNS, runs=len(newer), problem=newer[0].excluded
         )
         yield Note(NoteCode.NOT_COMPARABLE, excluded)
-    judged = (*newer, *select_launch(measurement, evidence))
-    older = sum(
-        not any(run is other for other in judged) for run in evidence.measurements
+    newer_or_judged = (*newer, *select_launch(measurement, evidence))
+    older_count = sum(
+        not any(run is other for other in newer_or_judged)
+        for run in evidence.measurements
     )
-    if older:
-        yield Note(
-            NoteCode.OLDER_RUNS, CodedStatement(StatementCode.OLDER_RUNS, runs=older)
-        )
+    if older_count:
+        older = CodedStatement(StatementCode.OLDER_RUNS, runs=older_count)
+        yield Note(NoteCode.OLDER_RUNS, older)

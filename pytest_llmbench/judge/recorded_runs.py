@@ -45,20 +45,18 @@ def group_occasions(occasions: Sequence[Occasion]) -> list[list[int]]:
     match any.
     """
     groups: list[list[int]] = []
-    for index in sorted(
+    oldest_first = sorted(
         range(len(occasions)), key=lambda index: _make_order_key(occasions[index])
-    ):
+    )
+    for index in oldest_first:
         occasion = occasions[index]
-        firsts = (occasions[group[0]] for group in groups)
-        same = (
-            _is_same_day(occasion, first) and _share_nodes(occasion, first)
-            for first in firsts
-        )
-        number = next((number for number, is_same in enumerate(same) if is_same), None)
-        if number is None:
-            groups.append([index])
+        for group in groups:
+            first = occasions[group[0]]  # represents the group
+            if _is_same_day(occasion, first) and _share_nodes(occasion, first):
+                group.append(index)
+                break
         else:
-            groups[number].append(index)
+            groups.append([index])
     return groups
 
 
@@ -72,6 +70,7 @@ def _make_order_key(occasion: Occasion) -> tuple[bool, float]:
 
 
 def _is_same_day(occasion: Occasion, other: Occasion) -> bool:
+    """True if two occasions count as one day (SAME_DAY), or a start is unknown."""
     if occasion.started is None or other.started is None:
         return True
     return (
@@ -144,20 +143,18 @@ def _split(
     None if the parts do not differ enough.
     """
     count = len(logarithms)
-    fewest = 1 if count < MIN_RUNS_WITH_OUTLIER else 2
+    fewest = 1 if count < MIN_RUNS_WITH_OUTLIER else 2  # runs in each part
     cuts = range(fewest, count - fewest + 1)
     split = max(cuts, key=lambda cut: _sum_between(logarithms, cut))
     between = _sum_between(logarithms, split)
     within = count * float(np.var(logarithms)) - between
-    limit = limits[min(count, len(limits) + 1) - 2]
-    fast, slow = sorted(
-        (logarithms[:split], logarithms[split:]), key=lambda side: float(np.mean(side))
-    )
+    limit = limits[min(count, len(limits) + 1) - 2]  # the first limit is for two runs
+    parts = (logarithms[:split], logarithms[split:])
+    fast, slow = sorted(parts, key=lambda part: float(np.mean(part)))
     low, high = float(np.mean(fast)), float(np.mean(slow))
     harm = (high - low) * len(slow) / count
-    if harm < SMALLEST_HARM or between <= limit * (
-        within + 2 * (expected_noise / 2) ** 2
-    ):
+    prior = 2 * (expected_noise / 2) ** 2
+    if harm < SMALLEST_HARM or between <= limit * (within + prior):
         return None
     return RunLevels(len(fast), len(slow), math.exp(low), math.exp(high))
 
@@ -175,9 +172,8 @@ def expect_noise(runs: Sequence[Measurement], assumed_cv: float) -> float:
     Combines the assumed run-to-run noise with the within-run errors.
     """
     errors = [_estimate_within_run_error(run) for run in runs]
-    return math.hypot(
-        assumed_cv, math.sqrt(sum(error**2 for error in errors) / len(errors))
-    )
+    within_run = math.sqrt(sum(error**2 for error in errors) / len(errors))
+    return math.hypot(assumed_cv, within_run)
 
 
 def _estimate_within_run_error(run: Measurement) -> float:
