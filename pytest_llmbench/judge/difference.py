@@ -46,16 +46,14 @@ def estimate_difference(
     error = max(run_noise.sigma * math.sqrt(fit.factor), fit.floor)
     freedom = run_noise.degrees_of_freedom
     width = compute_quantile(1 - level, freedom) * error + fit.rounding
+    # Rounding may hide as much of a difference as it adds to the interval.
+    detectable = width + compute_quantile(POWER, freedom) * error + fit.rounding
     return PairedEstimate(
         difference=fit.difference,
         low=fit.difference - width,
         high=fit.difference + width,
         level=level,
-        # Rounding may hide as much of a difference as it adds to the interval.
-        smallest=formatting.compute_bounded_exp(
-            width + compute_quantile(POWER, freedom) * error + fit.rounding
-        )
-        - 1,
+        smallest=formatting.compute_bounded_exp(detectable) - 1,
         standard_error=error,
         degrees_of_freedom=freedom,
         noise=run_noise,
@@ -85,9 +83,6 @@ def pool_noise(squares: float, freedom: float, earlier: Noise | None) -> Noise:
 
 
 def _measure_noise(squares: float, freedom: float) -> Noise:
-    return Noise(
-        math.sqrt(squares / freedom) if freedom else 0.0,
-        freedom,
-        "these runs",
-        measured=True,
-    )
+    """Return the noise of residuals; 0 without degrees of freedom."""
+    sigma = math.sqrt(squares / freedom) if freedom else 0.0
+    return Noise(sigma, freedom, "these runs", measured=True)

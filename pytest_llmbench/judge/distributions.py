@@ -63,12 +63,10 @@ def compute_quantile(probability: float, degrees_of_freedom: float) -> float:
     """
     if not (0 <= probability <= 1 and degrees_of_freedom > 0):
         return math.nan
-    if probability <= 0.5:
-        return (
-            0.0
-            if probability == 0.5
-            else -_invert_tail(probability, degrees_of_freedom)
-        )
+    if probability == 0.5:
+        return 0.0
+    if probability < 0.5:
+        return -_invert_tail(probability, degrees_of_freedom)
     return _invert_tail(1 - probability, degrees_of_freedom)
 
 
@@ -107,6 +105,7 @@ def _approximate_quantile(tail: float, freedom: float) -> float:
 
 
 def _compute_density(value: float, freedom: float) -> float:
+    """Return the density of Student's t distribution at `value`."""
     if math.isinf(freedom):
         return math.exp(-value * value / 2) / math.sqrt(2 * math.pi)
     ratio = _compute_gamma_ratio(freedom / 2) / math.sqrt(freedom * math.pi)
@@ -120,21 +119,20 @@ def _compute_gamma_ratio(a: float) -> float:
     """
     if a < LARGE_ARGUMENT:
         return math.gamma(a + 0.5) / math.gamma(a)
-    return math.sqrt(a) * (
-        1
-        + sum(
-            coefficient / a**power for power, coefficient in enumerate(GAMMA_RATIO, 1)
-        )
+    terms = sum(
+        coefficient / a**power for power, coefficient in enumerate(GAMMA_RATIO, 1)
     )
+    return math.sqrt(a) * (1 + terms)
 
 
 def compute_f_probability(ratio: float, freedom: float, freedom_below: float) -> float:
-    """Return the upper tail probability of the F distribution."""
-    return compute_beta_probability(
-        freedom_below / (freedom_below + freedom * ratio),
-        freedom_below / 2,
-        freedom / 2,
-    )
+    """Return the upper tail probability of the F distribution.
+
+    `ratio` is a variance with `freedom` over one with `freedom_below` degrees of
+    freedom.
+    """
+    share = freedom_below / (freedom_below + freedom * ratio)
+    return compute_beta_probability(share, freedom_below / 2, freedom / 2)
 
 
 def compute_beta_probability(value: float, a: float, b: float) -> float:
@@ -142,8 +140,10 @@ def compute_beta_probability(value: float, a: float, b: float) -> float:
 
     Accurate to 10 digits if `a` or `b` are in the thousands.
     """
-    if math.isnan(value) or not 0 < value < 1:
-        return value if math.isnan(value) else float(value >= 1)
+    if math.isnan(value):
+        return value
+    if not 0 < value < 1:
+        return float(value >= 1)
     front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return _integrate_beta(a, b, value, 1 - value, front)
 
@@ -156,12 +156,11 @@ def _integrate_beta(
     Both are parameters so that neither loses digits. `front` is -log B(a, b). Evaluates
     the continued fraction of DLMF 8.17.22 on the side where it converges fast.
     """
-    logarithms = (
-        (math.log(x), math.log1p(-x))
-        if x < complement
-        else (math.log1p(-complement), math.log(complement))
-    )
-    power = math.exp(front + a * logarithms[0] + b * logarithms[1])
+    if x < complement:  # take the logarithm of the smaller, which has more digits
+        log_x, log_complement = math.log(x), math.log1p(-x)
+    else:
+        log_x, log_complement = math.log1p(-complement), math.log(complement)
+    power = math.exp(front + a * log_x + b * log_complement)
     if x * (a + b + 2) < a + 1:
         return power / a * _evaluate_fraction(a, b, x)
     return 1 - power / b * _evaluate_fraction(b, a, complement)
@@ -190,12 +189,14 @@ def _evaluate_fraction(a: float, b: float, x: float) -> float:
 
 
 def _avoid_zero(value: float) -> float:
+    """Return the value, or TINY if it is too close to 0 to divide by."""
     return value if abs(value) > TINY else TINY
 
 
 def compute_polygamma(x: float) -> tuple[float, float, float]:
     """Return digamma, trigamma and tetragamma of a positive number."""
     digamma = trigamma = tetragamma = 0.0
+    # by the recurrence, up to an argument for which the expansion is exact
     while x < ASYMPTOTIC:
         digamma = digamma - 1 / x
         trigamma = trigamma + 1 / x**2

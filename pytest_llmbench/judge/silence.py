@@ -42,7 +42,8 @@ def find_rhythm(starts: Iterable[datetime]) -> Rhythm | None:
         return None
     gaps = sorted(later - earlier for earlier, later in pairwise(sessions))
     # the longest gap of a daily rhythm may be a weekend or a holiday
-    return Rhythm(sessions[-1], gaps[-2])
+    second_longest = gaps[-2]
+    return Rhythm(last=sessions[-1], gap=second_longest)
 
 
 def find_silences(
@@ -58,14 +59,13 @@ def find_silences(
     }
     silences = []
     for key, rhythm in rhythms.items():
-        latest_starts = [
+        # the latest run of any configuration with a similar rhythm, itself included
+        latest = max(
             other.last for other in rhythms.values() if other.gap <= 2 * rhythm.gap
-        ]
-        since = max(latest_starts) - rhythm.last
+        )
+        missed = latest - rhythm.last
         due = max(DUE_GAPS * rhythm.gap, rhythm.gap - SAME_SESSION)
-        if (
-            now - rhythm.last >= rhythm.gap
-            and due <= since <= RETIRED_GAPS * rhythm.gap
-        ):
-            silences.append(Silence(key, rhythm.last, max(latest_starts)))
+        is_gap_over = now - rhythm.last >= rhythm.gap
+        if is_gap_over and due <= missed <= RETIRED_GAPS * rhythm.gap:
+            silences.append(Silence(key, rhythm.last, latest))
     return tuple(silences)
