@@ -26,10 +26,10 @@ def judge_evidence(evidence: Evidence, *, alone: bool = False) -> Judgement:
         return judgement
     if not alone:
         judgement = with_order_doubt(judgement, evidence)
-    return _with_contradiction(judgement, evidence)
+    return _apply_contradiction(judgement, evidence)
 
 
-def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
+def _apply_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Overrule a verdict with INVALID if its baseline contradicts itself.
 
     The stated step time is then longer than another stated value implies, so that a
