@@ -389,7 +389,8 @@ def _compute_least_mean(run: StepRecord, printed: Sequence[PrintedLoss]) -> floa
     if gaps:
         usual_gap = min(first_position, find_median(gaps))
         covered = usual_gap + 1 - first_position
-        means.append((usual_gap * first_loss + later_sum) / covered)
+        if covered > 0:  # 0 if all losses were printed at the end of the run
+            means.append((usual_gap * first_loss + later_sum) / covered)
     epoch_unit = min(unit for _, _, unit in printed)
     error = epoch_unit / end / (1 - begin) * max(losses)
     by_epochs = min(means) - error
