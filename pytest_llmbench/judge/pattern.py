@@ -167,8 +167,7 @@ def list_steps(window: WindowColumns, steps: Flags) -> StepList:
 
 
 def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
-    """Return the first spans of slow steps, the numbers of other and of all steps, and of all."""
-    listed, omitted = stretches[:MAX_SPANS], stretches[MAX_SPANS:]
+    """Return the first spans of slow steps, and the numbers of other and of all steps."""
     listed, omitted = stretches[:MAX_SPANS], stretches[MAX_SPANS:]
     spans = []
     for stretch in listed:

@@ -184,7 +184,7 @@ def join_resumed(
 
 
 def _resumes(before: Steps, after: Steps) -> bool:
-    """True if `after` begins at a checkpoint of `before`: within or just after it: within it, or just after it."""
+    """True if `after` begins at a checkpoint of `before`: within or just after it: within or just after it."""
     begin, end = int(get_first_steps(before)[0]), int(before.index[-1]) + 1
     return begin < int(get_first_steps(after)[0]) <= end
 

@@ -582,7 +582,7 @@ def _list_work(timing: Timing) -> Mapping[Observed, Floats]:
     window = timing.window
     if not len(window):
         return {}
-    # A time computed from tokens/s always agrees with them, so only printed times count.
+    # A time computed from tokens/s always agrees with them: only printed times count.
     is_printed = ~timing.filled[timing.counted]
     tokens_by_rate = window.tokens_per_second_per_gpu * window.seconds
     sources = {

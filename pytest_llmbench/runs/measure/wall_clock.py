@@ -231,7 +231,7 @@ def _measure_intervals(
     A log states the start if the line at the end of the interval also prints the start
     of its steps. `took` is NaN if a step of the interval is untimed.
     """
-    # step time from each row's previous row, NaN if untimed; `elapsed` counts from row 0
+    # step time since the previous row, NaN if untimed; `elapsed` counts from row 0
     row_time = np.append(0.0, np.diff(steps.index) * seconds[1:])
     elapsed = np.cumsum(np.nan_to_num(row_time))
     untimed_rows = np.cumsum(np.isnan(row_time))
