@@ -306,8 +306,8 @@ def _read_existing(path: Path) -> tuple[dict[Key, Baseline], SharedKeys]:
     if statistic != STATISTIC:
         found, expected = statistic.replace("_", " "), STATISTIC.replace("_", " ")
         raise RecordError(
-            f"{path}: found baselines that use the {found}, expected the {expected}, which is recorded now; "
-            "move the file away or record elsewhere"
+            f"{path}: the baselines in this file use the {found}, but this session records the {expected}; "
+            "move the file away, or record into another folder"
         )
     # Add a line break in case the last line has none.
     text = path.read_text(encoding="utf-8") + "\n"

@@ -331,7 +331,7 @@ class NoteCode(StrEnum):
     FEWER_RUNS = "fewer-runs"
     """`--llmb-repeats` allowed fewer runs than a suite file requires."""
     HICCUP = "hiccup"
-    """Transient stalls were replaced by the next slowest step before the comparison."""
+    """Transient stalls were set to the time of the next slowest step."""
     HICCUPS_OFTEN = "hiccups-often"
     """Several runs in seven days had transient stalls, so the stalls count."""
     IMPOSSIBLE_STEPS = "impossible-steps"

@@ -77,7 +77,7 @@ class SessionOptions(OptionRecord):
     )
     inconclusive: str = declare(
         "--llmb-inconclusive=MODE",
-        "Choose how runs end that are too noisy to decide: literal (pass if the measured value is within the limit), fail or skip",
+        "Choose the result of runs that are too noisy to decide: literal (pass if the measured value is within the limit), fail or skip",
         choices=("literal", "fail", "skip"),
         default="literal",
         ini="string",

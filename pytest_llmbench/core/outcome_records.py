@@ -266,17 +266,16 @@ class CautionCode(StrEnum):
     BASELINE_RELEASE = "baseline-release"
     """Runs are judged against another release (`--llmb-baseline-release`)."""
     AGAINST = "against"
-    """Recorded baselines are ignored (`--llmb-against=published`), by an option that
-    was not typed."""
+    """Recorded baselines are ignored (`--llmb-against=published`), set in a file or in
+    PYTEST_ADDOPTS."""
     ASSUMED_CV = "assumed-cv"
     """The assumed run-to-run variation is not 1 %."""
     SINCE = "since"
-    """Runs before a date are not judged (`--llmb-since`), by an option that was not
-    typed."""
+    """Runs before a date are not judged (`--llmb-since`), set in a file or in PYTEST_ADDOPTS."""
     MAX_AGE = "max-age"
-    """Configurations are stale (`--llmb-max-age`), by an option that was not typed."""
+    """Configurations are stale (`--llmb-max-age`), set in a file or in PYTEST_ADDOPTS."""
     REPEAT_WINDOW = "repeat-window"
-    """Runs are averaged (`llmb_repeat_window`), by an option that was not typed."""
+    """Runs are averaged (`llmb_repeat_window`), set in a file or in PYTEST_ADDOPTS."""
     DRIFT_BUDGET = "drift-budget"
     """The drift budget is larger than 5 %."""
     SETTING_CHANGED = "setting-changed"

@@ -159,8 +159,8 @@ def _store_runs(
     """Store the runs of verdicts. Returns each run's number, None without a run.
 
     Runs that are not stored yet are added. Stored runs are updated, unless a later
-    session has already judged them. The nodes and jobs of the launching session are
-    stored even then, and sessions without jobs do not replace them.
+    session has already judged them. In this case, only the nodes and jobs of the session
+    that launched the run are added. A session without jobs never deletes them.
     """
     rows = [
         _make_run_row(verdict.configuration, verdict.run) if verdict.run else None

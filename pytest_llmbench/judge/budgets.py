@@ -181,13 +181,15 @@ def _note_distance(recording: Recording, drift: _Drift, evidence: Evidence) -> N
 
     Notable from half the budget on.
     """
-    first, recorded = drift.first, recording.trimmed_mean_seconds
-    furthest = max(drift.difference, math.log(recorded / first.seconds))
-    is_notable = furthest > NOTABLE_SHARE * math.log1p(evidence.drift_budget)
+    reference = drift.first
+    run_seconds = reference.seconds * math.exp(drift.difference)
+    recorded_ratio = recording.trimmed_mean_seconds / reference.seconds
+    larger_difference = max(drift.difference, math.log(recorded_ratio))
+    is_notable = larger_difference > NOTABLE_SHARE * math.log1p(evidence.drift_budget)
     distance = CodedStatement(
         StatementCode.VALUE_DRIFT,
-        tonight=(first.seconds * math.exp(drift.difference), first),
-        recorded=recorded / first.seconds,
+        tonight=(run_seconds, reference),
+        recorded=recorded_ratio,
         limits=DriftLimits(evidence.drift_budget, evidence.tolerance),
     )
     code = NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE

@@ -116,8 +116,9 @@ def estimate_noise(
 ) -> Noise:
     """Estimate the run-to-run noise of a configuration.
 
-    Pools the daily runs, the recorded runs, the repeats and the fleet's prior. Falls
-    back to the assumed noise if nothing was measured.
+    Pools the daily runs, the repeats and the prior of all configurations. Falls back to
+    the assumed noise if nothing was measured; then few days, or the recorded runs, can
+    only raise the estimate.
     """
     repeat_seconds = [_get_seconds(run) for run in current]
     estimates = [

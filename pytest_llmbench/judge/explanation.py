@@ -88,8 +88,8 @@ def state_slowdown(shape: Shape, newest: Measurement) -> tuple[VerdictStatement,
 def advise_refresh(baseline: Baseline) -> CodedStatement:
     """Advise refreshing the baseline after an improvement.
 
-    A baseline that is timed as in its document, by single steps, gets another
-    statement without this advice.
+    With --llmb-timed=document a single step was compared. Such a time cannot be
+    recorded, so the statement does not advise it.
     """
     if baseline.timed_by is TimedBy.DOCUMENT:
         return CodedStatement(StatementCode.FASTER_AS_TIMED)

@@ -136,6 +136,7 @@ def _classify_spikes(
     """Describe slow steps without a pattern: one spike, or several."""
     line = window.lines[int(np.argmax(window.seconds))]
     slowest = find_slowest(window, slow)
+    # A single slow step raises as many moving means as each mean has steps.
     if len(stretches) == 1 and len(stretches[0]) <= window.moving_mean:
         spike = CodedStatement(StatementCode.ONE_SPIKE, slowest=slowest, line=line)
         return ShapeKind.ONE_SPIKE, spike

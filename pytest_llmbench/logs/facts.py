@@ -569,8 +569,8 @@ class TrainingLines:
         if any(BAD_VALIDATIONS.read(hit)):
             self._bad_validations.append(hit.line)
 
-    def add_near_step(self, hit: Hit) -> None:
-        """Add the facts on the line of a step, or shortly before it."""
+    def add_skips_near_step(self, hit: Hit) -> None:
+        """Add the counts of skipped updates on the line of a step, or shortly before."""
         begin = max(0, hit.start - REACH_BACK)
         end = find_line_stop(hit.text, hit.start, hit.end)
         for row in SKIP_COUNT_ROWS:
@@ -582,9 +582,10 @@ class TrainingLines:
             )
             for match in deque(matches, maxlen=1):  # the last one
                 count = row.convert(match)
-                if count.total is not None:
+                if count.total is not None:  # all skipped updates so far
                     self._counts.append((hit.line, count))
                     continue
+                # this step was skipped; each line counts once
                 is_on_line = b"\n" not in hit.text[match.start() : hit.start]
                 is_counted = self._skips[-1:] == [hit.line]
                 if is_on_line and not is_counted:

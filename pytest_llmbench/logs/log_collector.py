@@ -552,7 +552,7 @@ class LogCollector:
                         RegexReader(definition)
                     )
                 is_record = self._by_dialect[definition.name].add(hit, "")
-                self._facts.training.add_near_step(hit)
+                self._facts.training.add_skips_near_step(hit)
                 if is_record:
                     self._preamble.close(hit.start)
                 self._steps_since_trace |= is_record and bool(self._trace_line)

@@ -35,11 +35,12 @@ KEY = 3
 # of NeMo 2, `heckpoint` (9) in paths.
 LEAST_SHARED = 11
 
-# A search switches to Hyperscan after WORTH bytes: loading it and compiling the texts
-# takes about as long as it then saves on as many bytes. A small log counts as OF_SMALL
-# bytes. Bytes decide, not a clock, so that a session on a busy machine behaves the
-# same.
-WORTH, OF_SMALL = 64 << 20, 1 << 18
+# A search switches to Hyperscan after BYTES_BEFORE_HYPERSCAN: loading it and compiling
+# the texts takes about as long as it then saves on as many bytes. A smaller log counts
+# as SMALLEST_COUNTED_SIZE bytes. Bytes decide, not a clock, so that a session on a busy
+# machine behaves the same.
+BYTES_BEFORE_HYPERSCAN = 64 << 20
+SMALLEST_COUNTED_SIZE = 1 << 18
 
 # Minimum number of texts for Hyperscan. With fewer than about 260 it samples every
 # fourth byte only, and stops at most lines to compare (2.4 GB/s, against 3.3 with 300
@@ -82,7 +83,7 @@ class MarkerSearch:
     """Search for many literal texts at once, including overlapping matches.
 
     Two engines return the same matches. Automata are used first. Hyperscan, if
-    installed, takes over after WORTH bytes or some hundreds of small logs.
+    installed, takes over after BYTES_BEFORE_HYPERSCAN or some hundreds of small logs.
     """
 
     def __init__(self, markers: Sequence[bytes]) -> None:
@@ -120,8 +121,8 @@ class MarkerSearch:
         Matches may end after `stop`. Other threads can run during the search.
         """
         reach = stop + self.longest - 1
-        self._searched += max(stop - start, OF_SMALL)
-        if self._searched > WORTH:
+        self._searched += max(stop - start, SMALLEST_COUNTED_SIZE)
+        if self._searched > BYTES_BEFORE_HYPERSCAN:
             self.prepare()
         matches = (
             self._database.find_matches(text, start, reach) if self._database else None

@@ -6,8 +6,8 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from operator import itemgetter
+from functools import cache, lru_cache
+from operator import itemgetter, methodcaller
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import (
@@ -222,6 +222,9 @@ def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
     return [get_significant_unit(value, digits) for value in values]
 
 
+FIND_POINT = methodcaller("find", b".")
+
+
 def get_printed_unit(text: bytes) -> float:
     """Return the unit of the last printed digit of a number.
 
@@ -230,6 +233,24 @@ def get_printed_unit(text: bytes) -> float:
     mantissa, _, exponent = text.partition(b"e")
     decimals = len(mantissa.partition(b".")[2])
     return _get_power_of_ten(int(exponent or 0) - decimals)
+
+
+def get_printed_units(numbers: Sequence[bytes]) -> list[float]:
+    """Return the unit of the last printed digit of each number."""
+    if b"e" in b"".join(numbers):
+        return list(map(get_printed_unit, numbers))
+    points = map(FIND_POINT, numbers)
+    return list(map(_get_unit_of_shape, map(len, numbers), points))
+
+
+@cache
+def _get_unit_of_shape(length: int, point: int) -> float:
+    """Return the unit of the last of `length` characters of a number.
+
+    `point` is the index of the decimal point, -1 if there is none.
+    """
+    decimals = length - 1 - point if point >= 0 else 0
+    return _get_power_of_ten(-decimals)
 
 
 @lru_cache(maxsize=256)

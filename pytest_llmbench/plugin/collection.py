@@ -446,13 +446,15 @@ def _select_failing_checks(
     }
     checks = get_session(session.config).results.checks
     failed_checks = [check for check in checks if check.failed]
-    judges_configurations = any(name == PERFORMANCE for name, _ in covered_subjects)
+    judges_configurations = any(
+        test_name == PERFORMANCE for test_name, _ in covered_subjects
+    )
     if not failed_checks or not judges_configurations:
         return []
     selected = []
     for item in collect_checks(session):
-        for subject, case in _list_cases(item):
-            if case in failed_checks and subject not in covered_subjects:
+        for subject, check in _list_cases(item):
+            if check in failed_checks and subject not in covered_subjects:
                 selected.append(item)
     return selected
 

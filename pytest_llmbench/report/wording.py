@@ -161,7 +161,7 @@ class _Value:
 def format_interval(estimate: Estimate) -> str:
     """Format the confidence interval of a difference: `+5.7 to +10.3 %`."""
     if estimate.threshold_only:
-        return "threshold only: the error is unknown"
+        return "threshold only: the standard error is unknown"
     bounds = (estimate.low, estimate.high)
     low, high = (format_difference(compute_bounded_exp(bound)) for bound in bounds)
     if low.endswith("%") and high.endswith("%"):
@@ -448,9 +448,9 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "({difference:log_change} against {expected:seconds})"
     ),
     StatementCode.WIDE_INTERVAL: (
-        "from its steps, the run is only known to be {low:log_change} to "
-        "{high:log_change} against the baseline: this interval is wider than "
-        "{tolerances} tolerances"
+        "the steps vary so much that the difference from the baseline may be "
+        "{low:log_change} to {high:log_change}, an interval of more than {tolerances} "
+        "tolerances"
     ),
     StatementCode.UNIFORM_SHIFT: "all steps shifted uniformly",
     StatementCode.SHIFT_BESIDES: (
@@ -471,7 +471,8 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.BEYOND_ACCEPTED_LEVEL: BEYOND_ACCEPTED_LEVEL,
     StatementCode.FASTER_AS_TIMED: (
-        "faster by the timing of its document, which is never recorded"
+        "faster by the step that the document timed (--llmb-timed=document); the time "
+        "of a single step is never recorded as a baseline"
     ),
     StatementCode.REFRESH_BASELINE: (
         "refresh the baseline, or it will hide the next regression"
@@ -644,7 +645,7 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "{budget:budget}"
     ),
     # what a session adds
-    StatementCode.ERROR_UNKNOWN: "the error is unknown",
+    StatementCode.ERROR_UNKNOWN: "the standard error is unknown",
     StatementCode.NOT_CERTIFIED: "{doubt:phrase}: not certified",
     StatementCode.OTHER_BASELINE_KIND: (
         "there is no {asked} baseline, only a {kind} one"

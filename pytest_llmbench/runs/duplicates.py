@@ -863,7 +863,8 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
 
 
 def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
-    """True if the equal times are too many, and too different, to be chance.
+    """True if so many times are equal, with so many distinct values, that chance
+    cannot explain them.
 
     Runs whose times depend only on the step numbers are not recognised here, see
     `_depend_on_step_numbers`.
@@ -872,13 +873,17 @@ def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
     if len(times) >= DIFFERENT_TIMES:
         return True
     steps = times.total()
+    # At most a third of many steps print the same time.
     return steps >= MANY_STEPS and MOST_COMMON * max(times.values()) <= steps
 
 
 def _depend_on_step_numbers(
     equal: Sequence[EqualSteps], witnesses: Iterable[Run]
 ) -> bool:
-    """True if a witness (a different run) prints more than half of the equal times."""
+    """True if the equal times of two runs follow from their step numbers alone.
+
+    Then a witness, a run that is no duplicate, prints more than half of the times, too.
+    """
     return any(
         2 * _count_agreeing(equal, run) > _count_steps_in(equal) for run in witnesses
     )

@@ -312,7 +312,8 @@ def find_unmatched_metrics(
     for extent in _list_extents(runs):
         by_last_step[extent.last].append(extent)
 
-    def is_of_a_run(extent: _Extent) -> bool:
+    def is_in_a_run(extent: _Extent) -> bool:
+        """True if a run has a segment with this end, median step time and losses."""
         # One of the two segments may count its steps from 0.
         for last in (extent.last - 1, extent.last, extent.last + 1):
             for other in by_last_step.get(last, ()):
@@ -324,7 +325,7 @@ def find_unmatched_metrics(
 
     for run in metrics:
         extents = list(_list_extents([run]))
-        if extents and not any(map(is_of_a_run, extents)):
+        if extents and not any(map(is_in_a_run, extents)):
             yield run
 
 

@@ -445,7 +445,7 @@ def test_baseline_file_recorded_by_the_mean_is_not_extended(
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
     rewrite_with_mean(path)
     before = path.read_bytes()
-    expected = r"25\.05\.yaml: found baselines that use the mean, expected the trimmed mean, .* move the file away"
+    expected = r"25\.05\.yaml: the baselines in this file use the mean, but this session records the trimmed mean; move the file away"
     with pytest.raises(RecordError, match=expected):
         write.write_recorded(tmp_path, [(added, make_recording_of())])
     assert path.read_bytes() == before

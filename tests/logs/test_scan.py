@@ -56,7 +56,7 @@ def engine(
     """Run with each engine; Hyperscan from the first byte on."""
     if request.param == "hyperscan":
         pytest.importorskip("hyperscan")
-    monkeypatch.setattr(scan, "WORTH", ENGINES[request.param])
+    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", ENGINES[request.param])
     build_search.cache_clear()
     yield request.param
     build_search.cache_clear()
@@ -153,7 +153,7 @@ def test_search_finds_every_overlapping_marker(
         if data.startswith(text, offset)
     )
     for worth in ENGINES.values():
-        with patch.object(scan, "WORTH", worth):
+        with patch.object(scan, "BYTES_BEFORE_HYPERSCAN", worth):
             assert MarkerSearch(sought).find_matches(data, start, stop) == expected
 
 
@@ -178,8 +178,8 @@ def test_hyperscan_takes_over_once_it_pays(
     monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     compiled: list[list[bytes]] = []
-    monkeypatch.setattr(scan, "WORTH", 20)
-    monkeypatch.setattr(scan, "OF_SMALL", least)
+    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", 20)
+    monkeypatch.setattr(scan, "SMALLEST_COUNTED_SIZE", least)
     monkeypatch.setattr(scan, "compile_database", compiled.append)
     search = MarkerSearch([b"marker"])
     for searched in range(1, 5):
@@ -190,7 +190,7 @@ def test_hyperscan_takes_over_once_it_pays(
 def test_automata_search_everything_without_hyperscan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "WORTH", -1)
+    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", -1)
     monkeypatch.setitem(sys.modules, "hyperscan", None)
     assert MarkerSearch([b"marker"]).find_matches(b"a marker", 0, 8) == [(2, b"marker")]
     assert scan.compile_database([b"marker"]) is None
@@ -200,7 +200,7 @@ def test_automata_search_everything_without_hyperscan(
 def test_automata_find_markers_that_hyperscan_cannot_compile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "WORTH", -1)
+    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", -1)
     marker = bytes(range(1, 251)) * 66
     assert scan.compile_database([marker]) is None
     assert MarkerSearch([marker]).find_matches(b"a " + marker, 0, 9) == [(2, marker)]
@@ -210,7 +210,7 @@ def test_interrupt_during_hyperscan_search_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("hyperscan")
-    monkeypatch.setattr(scan, "WORTH", -1)
+    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", -1)
     search = MarkerSearch([b"marker"])
     search.find_matches(b"", 0, 0)
 
@@ -230,7 +230,7 @@ def test_interrupt_during_hyperscan_search_is_raised(
 def test_threads_search_with_hyperscan_concurrently(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(scan, "WORTH", -1)
+    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", -1)
     search = MarkerSearch([b"marker", b"a mark"])
     text = (b"." * 1000 + b"a marker") * 100
     expected = [

@@ -155,8 +155,8 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.WIDE_INTERVAL,
         {"low": -0.1, "high": 0.2, "tolerances": 4},
-        "from its steps, the run is only known to be -9.5 % to +22.1 % against the "
-        "baseline: this interval is wider than 4 tolerances",
+        "the steps vary so much that the difference from the baseline may be -9.5 % to "
+        "+22.1 %, an interval of more than 4 tolerances",
     ),
     (C.UNIFORM_SHIFT, {}, "all steps shifted uniformly"),
     (
@@ -196,7 +196,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.FASTER_AS_TIMED,
         {},
-        "faster by the timing of its document, which is never recorded",
+        "faster by the step that the document timed (--llmb-timed=document); the time of a single step is never recorded as a baseline",
     ),
     (
         C.REFRESH_BASELINE,
@@ -610,7 +610,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
         {"action": CheckpointAction.SAVE, "budget": BUDGET, "meant": ""},
         f"the log prints no checkpoint save; {BUDGET_TEXT}",
     ),
-    (C.ERROR_UNKNOWN, {}, "the error is unknown"),
+    (C.ERROR_UNKNOWN, {}, "the standard error is unknown"),
     (C.NOT_CERTIFIED, {"doubt": "a doubt"}, "a doubt: not certified"),
     (
         C.OTHER_BASELINE_KIND,

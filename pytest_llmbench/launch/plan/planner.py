@@ -360,7 +360,7 @@ class Planner:
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
             raise LaunchError(
-                f"{spec.case_id}: no baseline file describes its launch (any more): add its folder with --llmb-baselines"
+                f"{spec.case_id}: no baseline file contains its launch command (any more): add the folder of the file with --llmb-baselines"
             )
         return PlannedJob(spec, facts)
 

@@ -137,9 +137,10 @@ class PrintedLoss(NamedTuple):
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Parse a progress record, or the final record of a run.
+    """Parse a progress record, a record of a state file, or the final record of a run.
 
-    A progress record has mean_of 0. See `_read_run` for the final record.
+    A progress record has no time, so its `mean_of` is 0 (`_build_progress`). See
+    `_read_run` for the final record.
     """
     if text.startswith(LEARNING_RATE_OF_STATE, start):
         return _read_state(text, start, end, origin)
@@ -150,7 +151,7 @@ def read_step(
     if before is None or after is None:
         return None
     loss, grad_norm = before.groups()
-    rate, following = after.groups()
+    learning_rate, following = after.groups()
     epoch, tokens_seen = EPOCH.search(following), SEEN_PRINTED.search(following)
     record = _build_progress(
         origin,
@@ -160,7 +161,7 @@ def read_step(
         tokens_seen[1] if tokens_seen else b"",
     )
     rewards = any(map(REWARDS.search, (before[0], following)))
-    return record._replace(rate=float(rate), rewards=rewards)
+    return record._replace(rate=float(learning_rate), rewards=rewards)
 
 
 def _build_progress(

@@ -33,6 +33,7 @@ from pytest_llmbench.logs.step_records import (
     count_digits,
     find_line_stop,
     get_printed_unit,
+    get_printed_units,
     read_without_codes,
 )
 
@@ -158,7 +159,7 @@ def read_columns(
     return StepColumns(
         list(map(int, steps)),
         seconds,
-        list(map(get_printed_unit, printed)),
+        get_printed_units(printed),
         loss_digits=count_most_digits(printed_columns.get(LOSS)),
         asynchronous=_find_dispatched_range(seconds),
         **FIELDS.parse_columns(printed_columns),

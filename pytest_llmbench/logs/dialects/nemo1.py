@@ -296,17 +296,19 @@ def _read_bar(
     if not fields:
         return None
     values = _read_values(fields, b"=")
-    number = FIELDS.parse_record(values) if values else None
-    if values is None or number is None:
+    numbers = FIELDS.parse_record(values) if values else None
+    if values is None or numbers is None:
         return TruncatedRecord(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
     rounded = b"e" in values[STEP]
     step = int(float(values[STEP]))
+    # The total of the bar is the number of steps only if the bar counts steps: in epoch
+    # 0, with a count that is one or two above the number of the step.
     total_is_known = epoch == 0 and (rounded or step in (count - 1, count - 2))
     return StepRecord(
         origin,
         step,
-        resolution=get_significant_unit(number["seconds"], DIGITS),
+        resolution=get_significant_unit(numbers["seconds"], DIGITS),
         total=total if total_is_known else None,
         batch=_get_batch(values.get(SAMPLES, NO_SAMPLES), values[STEP], step),
         stamp=_read_time_so_far(text, bar.start(4)),
@@ -314,7 +316,7 @@ def _read_bar(
         bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         bar=(epoch, count),
         rounded=rounded,
-        **number,
+        **numbers,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from operator import methodcaller
 
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
@@ -23,6 +22,7 @@ from pytest_llmbench.logs.dialect_reader import (
 from pytest_llmbench.logs.scan import REACH
 from pytest_llmbench.logs.step_records import (
     BAD_NUMBER,
+    FIND_POINT,
     HOLE,
     NAN,
     NOT_FINITE,
@@ -55,7 +55,6 @@ NUMBER_END = re.compile(
     rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)"
 )
 MAX_LINES_BELOW = 8
-FIND_POINT = methodcaller("find", b".")
 # Characters of a number for which the significant digits follow from its shape.
 MAX_SHORT_LENGTH = 10
 

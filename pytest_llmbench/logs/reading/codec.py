@@ -152,9 +152,11 @@ class _StepReader:
     def read_steps(self, count: int) -> Steps:
         """Decode the next `count` steps. Raises ValueError if the data contain fewer."""
         begin = self.offset
+        # a bit mask of the columns that are stored as one value
         (repeated,) = _REPEATED.unpack_from(self._data, begin)
         offsets, size = _compute_layout(count, repeated)
         self.offset = begin + size
+        # The column of step numbers proves the number of steps.
         counted_begin, counted_end = offsets[_COUNTED]
         is_whole = counted_end - counted_begin == count * _COLUMNS[_COUNTED].itemsize
         if count < 0 or self.offset > len(self._data) or not is_whole:

@@ -95,7 +95,9 @@ class Reading:
         return cast("ParsedLog", self._get_result(path, is_log=True))
 
     def get_ending(self, path: Path) -> Ending | None:
-        """Return the ending on a standard error, or None without an ending.
+        """Return how a run ended, according to the file of its standard error.
+
+        None if the file does not tell.
 
         Raises LogError if the file cannot be read.
         """

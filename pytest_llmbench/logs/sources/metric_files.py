@@ -352,7 +352,9 @@ class EventRenderer:
         self._refuse_damage(header[:8], header[8:])
         size = int.from_bytes(header[:8], "little")
         if size > LARGEST_RECORD:
-            raise ValueError(f"a record of {size} bytes begins at byte {self._offset}")
+            raise ValueError(
+                f"the record at byte {self._offset} states a size of {size} bytes, expected at most {LARGEST_RECORD}"
+            )
         return size
 
     def _refuse_damage(self, data: bytes, checksum: bytes) -> None:

@@ -114,12 +114,12 @@ def _read_results(parts: Sequence[str], index: int) -> Layout | None:
     grandparent = parts[start - 2].lower() if start > 1 else ""
     has_results_folder = "results" in (grandparent, parent)
     release = _RELEASE.search(parts[start - 1]) if start > 0 else None
-    # `results/<other name>/<precision>`: this name takes the place of the release
-    has_release_folder = release is not None or (
+    # In `results/<other name>/<precision>`, the name takes the place of the release.
+    has_middle_folder = release is not None or (
         has_results_folder and parent != "results"
     )
-    inside_start = start - 1 if has_release_folder else start
-    source = f"folder {'/'.join(parts[inside_start : index + 1])}"
+    first = start - 1 if has_middle_folder else start  # first part of the layout
+    source = f"folder {'/'.join(parts[first : index + 1])}"
     hints = [
         Hint("dtype", dtype, source),
         Hint("size", size, source),
@@ -127,8 +127,9 @@ def _read_results(parts: Sequence[str], index: int) -> Layout | None:
     ]
     if release:
         hints.append(Hint("release", release[1], source))
+    # Without `results` and a release, other layouts may have the same three folders.
     name = "results" if has_results_folder or release else ""
-    return Layout(name, tuple(hints), inside=tuple(parts[inside_start:]))
+    return Layout(name, tuple(hints), inside=tuple(parts[first:]))
 
 
 def _read_experiment_layout(parts: Sequence[str], index: int) -> Layout | None:

@@ -132,7 +132,7 @@ def parse(data: bytes) -> Tree:
     if first_event is None:
         raise LogError("empty")
     if next_document is not None or not isinstance(tree, dict):
-        raise LogError("expected one mapping of sections")
+        raise LogError("expected one YAML document with sections such as `model_info:`")
     return tree
 
 

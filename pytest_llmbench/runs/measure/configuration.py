@@ -391,7 +391,8 @@ def _parse_name(text: str) -> ModelName:
 def _is_same_model(name: ModelName, other: ModelName) -> bool:
     """True if two names have the same size and a family in common.
 
-    A version may be shorter: llama 3 matches llama 3.1, and any version if missing.
+    A shorter version matches: llama 3 is the same as llama 3.1. A name without a
+    version matches any version.
     """
     return name.size == other.size and any(
         word == other_word

@@ -127,7 +127,10 @@ class Cell:
         return self.text in ABSENT
 
     def refuse(self, reason: str, *, decisive: bool = True) -> UnreadCell:
-        """Convert the cell to an unread cell."""
+        """Convert the cell to an unread cell.
+
+        `decisive` is False if the table is not about performance or configurations.
+        """
         return UnreadCell(self.line, self.text, reason, decisive)
 
 

@@ -380,13 +380,14 @@ def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]
 
     A recipe name before the first fact, and a release, may contain numbers.
     """
-    recipe_words = " ".join(title.caption.before.split())
-    words = title.caption.rest.removeprefix(recipe_words).split()
+    words_before_facts = " ".join(title.caption.before.split())
+    words_without_facts = title.caption.rest
+    words = words_without_facts.removeprefix(words_before_facts).split()
     unknown = " ".join(word for word in words if not parse_release(mapping, [word]))
     if any(map(str.isdigit, unknown)):
         yield title.refuse(f"{unknown!r} in this title is not understood")
     for name, value in title.facts.items():
-        if value == "":
+        if value == "":  # the title states several values
             yield title.refuse(f"this title states several values of {name}")
 
 

@@ -139,7 +139,10 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
 def _compare_shares(
     name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float
 ) -> list[TraceChange]:
-    """List the values of a property whose share of an operation's records changed."""
+    """List the values of a property, such as a datatype, whose share changed.
+
+    Compares the shares of the records of one operation in two traces.
+    """
     new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
     if not new or not old:
         return []  # every record is damaged

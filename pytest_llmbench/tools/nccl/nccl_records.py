@@ -214,8 +214,8 @@ def _parse_lines(lines: Counter[bytes], counts: Counts) -> None:
 def _count_line(line: bytes, times: int, counts: Counts) -> None:
     """Count the records of a line that occurs `times` times.
 
-    A record that begins but is incomplete counts as damaged. In a complete record,
-    `_MARK` has replaced the text from `: opCount` to `count`.
+    The caller has replaced the text from `: opCount` to `count` of each complete record
+    by `_MARK`. A record that begins without `_MARK` is incomplete and counts as damaged.
     """
     damaged = _BEGINNING.findall(line) if b": opCount" in line else []
     for before, after in pairwise(line.split(_MARK)):

@@ -248,8 +248,8 @@ def test_unusable_metadata_value_does_not_hide_that_a_run_was_profiled() -> None
     ("data", "problem"),
     [
         (b"", "empty"),
-        (b"just text", "expected one mapping"),
-        (b"a: 1\n---\nb: 2", "expected one mapping"),
+        (b"just text", "expected one YAML document with sections"),
+        (b"a: 1\n---\nb: 2", "expected one YAML document with sections"),
         (b"model_info: {dtype: bf16, dtype: fp8}", "with a repeated key"),
         (b"? [a]\n: b", "a key that is not text"),
         (b"a: &x [1]\nb: *x", "line 2: an alias"),
