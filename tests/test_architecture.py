@@ -162,7 +162,9 @@ def test_package_root_contains_only_an_init_without_imports(
     assert [name for name in root.imports if name.startswith("pytest_llmbench.")] == []
 
 
-def test_imports_go_down_or_stay_in_their_package(modules: list[Module]) -> None:
+def test_every_package_imports_only_packages_of_lower_layers(
+    modules: list[Module],
+) -> None:
     upward = [
         (module.path, other)
         for module in modules
@@ -278,7 +280,7 @@ def test_input_is_never_executed(modules: list[Module]) -> None:
     assert wrong == []
 
 
-def test_only_entry_packages_import_pytest_or_argparse(
+def test_only_plugin_and_command_line_packages_import_pytest_or_argparse(
     modules: list[Module],
 ) -> None:
     wrong = []
@@ -375,7 +377,7 @@ def pytest_unconfigure(config):
 
 
 @pytest.mark.slow
-def test_idle_session_loads_no_stage_and_leaves_no_trace(
+def test_pytest_session_without_llmbench_options_loads_only_the_option_modules(
     tmp_path: Path,
 ) -> None:
     """The probe runs at the very end of the session, so all earlier imports count."""
@@ -437,7 +439,7 @@ print(json.dumps(facts))
 
 
 @pytest.mark.slow
-def test_judging_session_loads_little_and_restores_imports_and_collector(
+def test_judging_session_restores_import_hooks_and_garbage_collector_at_its_end(
     tmp_path: Path,
 ) -> None:
     """A program that calls `pytest.main` keeps running afterwards. Libraries that the

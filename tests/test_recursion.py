@@ -155,5 +155,7 @@ def test_recursive_functions_are_bounded() -> None:
         ("def f(x): return x\nclass A:\n def f(self): return 1", set()),
     ],
 )
-def test_recursive_functions_are_found(text: str, expected: set[str]) -> None:
+def test_direct_and_mutual_recursion_in_source_code_is_detected(
+    text: str, expected: set[str]
+) -> None:
     assert find_recursive(text) == expected

@@ -39,7 +39,9 @@ def test_log_definition_becomes_a_dialect_named_after_its_recipe(
     assert all(baseline.log == recipe.log for baseline in recipe.baselines)
 
 
-def test_all_keys_of_a_definition_are_read(valid_file: Path, custom: str) -> None:
+def test_all_keys_of_a_custom_log_definition_are_read(
+    valid_file: Path, custom: str
+) -> None:
     more = '  unit: 1/s\n  first_step: 1\n  averages: interval\n  start: "Starting"\n  end: "Done: "\n'
     valid_file.write_text(custom.replace(LOG, LOG + more))
     expected = RegexDialect(
@@ -141,7 +143,7 @@ def test_invalid_definition_is_reported(
     assert message in str(caught.value).replace(str(valid_file), "FILE")
 
 
-def test_window_is_checked_against_the_first_step(
+def test_window_outside_the_step_numbers_of_the_log_definition_is_refused(
     valid_file: Path, custom: str
 ) -> None:
     text = custom.replace("first: 11, last: 44", "first: 1, last: 50")
@@ -174,7 +176,7 @@ def test_missing_re2_names_the_extra_to_install(
         read_recipe(valid_file)
 
 
-def test_recorded_file_keeps_the_definition(
+def test_recorded_baseline_file_keeps_the_custom_log_definition(
     valid_file: Path, custom: str, tmp_path: Path
 ) -> None:
     valid_file.write_text(
@@ -189,7 +191,7 @@ def test_recorded_file_keeps_the_definition(
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_two_definitions_of_one_release_are_refused(
+def test_two_different_log_definitions_of_one_release_are_refused(
     valid_file: Path, custom: str, tmp_path: Path
 ) -> None:
     valid_file.write_text(custom)

@@ -50,7 +50,7 @@ def lint_edited(tmp_path: Path) -> Edit:
     return lint
 
 
-def test_shipped_files_pass_with_the_counts_of_the_documents() -> None:
+def test_shipped_baselines_pass_lint_with_expected_counts_of_cells_and_errata() -> None:
     reports = [
         lint_file(read_file(path))
         for path in find_baseline_files(list_shipped_baselines())
@@ -197,7 +197,7 @@ def test_lint_finds_an_edited_value_in_a_shipped_file(
     assert any(finding in text for text in findings), findings
 
 
-def test_lint_finds_a_drifted_value_without_a_reason(
+def test_lint_finds_a_step_time_drifted_above_its_budget_without_a_reason(
     tmp_path: Path,
 ) -> None:
     """Recording refuses such a value, so the file was edited."""
@@ -227,7 +227,7 @@ def test_lint_finds_a_drifted_value_without_a_reason(
     )
 
 
-def test_lint_finds_a_recorded_reason_without_earlier_values(
+def test_lint_finds_a_drift_reason_without_an_earlier_accepted_step_time(
     tmp_path: Path,
 ) -> None:
     (baseline, *_) = read_file(
@@ -259,7 +259,7 @@ def test_lint_finding_names_file_and_line(lint_edited: Edit) -> None:
         (1145358.82, "572679", "1145359"),
     ],
 )
-def test_rounding_is_half_up_at_the_printed_digits(
+def test_computed_cell_is_rounded_half_up_to_the_printed_digits(
     value: float, printed: str, expected: str
 ) -> None:
     assert round_as_printed(value, printed) == expected
@@ -311,7 +311,9 @@ REASONS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reason", REASONS)
-def test_erratum_reason_reproduces_the_printed_cell(reason: str) -> None:
+def test_mistake_stated_by_an_erratum_reproduces_the_wrong_printed_cell(
+    reason: str,
+) -> None:
     change, expected = REASONS[reason]
     recipes = read_recipes(list_shipped_baselines())
     baselines = {
@@ -331,7 +333,7 @@ def test_erratum_reason_reproduces_the_printed_cell(reason: str) -> None:
 
 
 @pytest.mark.slow
-def test_all_wrong_cells_but_one_have_a_tested_reason() -> None:
+def test_cause_of_every_wrong_cell_but_one_is_reproduced_by_a_test() -> None:
     tested = sum(expected for _, expected in REASONS.values())
     errata = [
         erratum

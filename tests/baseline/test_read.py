@@ -80,7 +80,7 @@ FILE = "baseline file"
         ),
     ],
 )
-def test_tolerance_is_parsed_like_the_option(
+def test_tolerance_in_a_baseline_file_has_the_syntax_of_the_tolerance_option(
     valid_file: Path, valid: str, text: str, tolerances: tuple[Tolerance, ...]
 ) -> None:
     valid_file.write_text(valid.replace("steps: 50", f"steps: 50\ntolerance: {text}"))
@@ -158,7 +158,7 @@ def test_baseline_has_no_tolerance_by_default(valid_file: Path) -> None:
         ("12", "12.3", 0.1),
     ],
 )
-def test_resolution_of_a_table_is_that_of_the_cell_with_most_decimals(
+def test_step_time_resolution_of_a_table_follows_its_cell_with_most_decimals(
     valid_file: Path, valid: str, first: str, second: str, unit: float
 ) -> None:
     valid_file.write_text(
@@ -169,7 +169,9 @@ def test_resolution_of_a_table_is_that_of_the_cell_with_most_decimals(
     ] == [unit, unit]
 
 
-def test_each_table_has_its_resolution(valid_file: Path, valid: str) -> None:
+def test_step_time_resolution_is_determined_per_table(
+    valid_file: Path, valid: str
+) -> None:
     valid_file.write_text(
         valid.replace("gpus: 16, ", "gpus: 16, table: Other, ").replace(
             '"12.30"', '"12.3"'
@@ -581,7 +583,7 @@ def test_invalid_baseline_value_is_reported_with_its_line(
     assert expected[1] in message, message
 
 
-def test_throughput_of_unknown_gpus_determines_no_step_time(
+def test_step_time_is_not_computed_from_throughput_at_an_unknown_gpu_count(
     valid_file: Path, valid: str
 ) -> None:
     text = valid.replace("gpus: 8", "gpus: 0", 1).replace(
@@ -725,7 +727,7 @@ def test_inconsistent_launch_facts_are_reported(
     assert message in read_error(valid_file, f"{valid}launch: {{{launch}}}\n")
 
 
-def test_command_with_another_name_needs_a_launcher(
+def test_launch_command_of_unknown_name_is_valid_if_its_launcher_is_stated(
     valid_file: Path, valid: str
 ) -> None:
     launch = r"{kind: mine, commands: {mine: {command: x, via: script, job_id: 'id=(?P<job>\d+)'}}, gpus_per_node: {}}"

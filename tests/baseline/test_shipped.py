@@ -99,7 +99,9 @@ def read_cells(
         ("llama3.1/25.04", 34, 136),
     ],
 )
-def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> None:
+def test_every_shipped_cell_equals_the_document_verbatim(
+    name: str, configurations: int, cells: int
+) -> None:
     """The cells of every performance table, read from the document again."""
     expected = dict(read_cells(text_of(name)))
     shipped_cells = {
@@ -237,7 +239,7 @@ def test_nemotron_table_titles_are_verbatim() -> None:
         ("llama3.1/25.04", "nemo2", "experiments", "last_step"),
     ],
 )
-def test_recipe_has_dialect_layout_and_statistic(
+def test_shipped_recipe_has_the_expected_log_dialect_layout_and_statistic(
     name: str, dialect: str, layout: str, timed: str
 ) -> None:
     shipped = recipe(name)
@@ -271,7 +273,9 @@ def test_recipe_has_dialect_layout_and_statistic(
         ),
     ],
 )
-def test_timed_statistic_matches_the_document(name: str, words: str) -> None:
+def test_timing_by_last_step_or_mean_matches_the_document(
+    name: str, words: str
+) -> None:
     timed = {baseline.timed for baseline in recipe(name).baselines}
     assert (words in text_of(name)) is (
         timed == {"last_step" if "last" in words else "mean"}
@@ -325,7 +329,7 @@ def test_stated_constants_and_worked_examples_are_verbatim(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_printed_errata_quote_the_document(name: str) -> None:
+def test_wrong_value_quoted_by_an_erratum_occurs_in_the_document(name: str) -> None:
     text = text_of(name)
     for erratum in recipe(name).errata:
         words = re.findall(r"[\w.$%{}+-]+", erratum.printed)
@@ -407,7 +411,7 @@ def test_files_are_named_after_recipe_and_release() -> None:
         ("nemotron4/25.01", {"4.7", "4.61"}, 0.01),
     ],
 )
-def test_resolution_is_the_last_place_of_the_table(
+def test_shipped_step_time_resolution_is_the_last_decimal_place_of_its_table(
     name: str, printed: set[str], unit: float
 ) -> None:
     """The tables drop trailing zeros: 10 s and 21 s are as exact as their

@@ -24,7 +24,9 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "megatron_bridge_tables"
 @pytest.mark.parametrize(
     "path", find_baseline_files([find_shipped_tables()]), ids=lambda path: path.stem
 )
-def test_table_has_no_contradictions_and_states_its_source(path: Path) -> None:
+def test_shipped_megatron_bridge_tables_have_no_lint_findings_and_cite_a_commit(
+    path: Path,
+) -> None:
     file = read_file(path)
     assert lint_file(file).findings == ()
     for baseline in file.recipe.baselines:
@@ -50,7 +52,7 @@ def test_script_reproduces_the_shipped_baseline_files(
 
 
 @pytest.mark.slow
-def test_step_time_follows_the_exact_column_not_the_quantised_one() -> None:
+def test_step_time_is_computed_from_the_column_with_the_finest_rounding() -> None:
     """LLAMA3_70B on H100 runs at 13 samples/s on 64 GPUs in 26.04.01: 19.69 s by
     tokens/s, 20.14 s by TFLOP/s."""
     rows = {

@@ -422,7 +422,7 @@ def test_node_and_batch_counts_match_the_documents(example: Count) -> None:
         )
 
 
-def test_all_lines_with_computed_values_are_tested() -> None:
+def test_every_worked_example_in_the_documents_is_tested() -> None:
     """An example has numbers on both sides of an equals sign and an arithmetic
     operator."""
     computed = re.compile(r"\d[\d,.eE+^]* *[*/+] *\(?[\d,.eE+]+.* = [\d,.eE+%]+")

@@ -130,7 +130,9 @@ tolerances = st.lists(
 @pytest.mark.slow
 @settings(max_examples=25)
 @given(data=st.data())
-def test_recordings_read_back_to_the_same_numbers(data: st.DataObject) -> None:
+def test_recorded_baselines_read_back_with_the_same_numbers(
+    data: st.DataObject,
+) -> None:
     chosen = data.draw(
         st.lists(
             st.sampled_from(SHIPPED),
@@ -234,7 +236,7 @@ launch:
     )
 
 
-def test_full_model_added_to_proxy_models_keeps_its_rounded_flops_formula(
+def test_full_model_recorded_beside_its_proxy_keeps_its_own_flops_formula(
     tmp_path: Path,
 ) -> None:
     grok = {
@@ -251,7 +253,7 @@ def test_full_model_added_to_proxy_models_keeps_its_rounded_flops_formula(
     assert formulas == {8: "grok", 512: "grok:3"}
 
 
-def test_recorded_file_keeps_its_drift_budget(
+def test_recording_again_keeps_the_drift_budget_of_the_file(
     tmp_path: Path,
 ) -> None:
     ((path, _),) = write.write_recorded(
@@ -263,7 +265,7 @@ def test_recorded_file_keeps_its_drift_budget(
     assert {baseline.drift_budget for baseline in read_recipe(path).baselines} == {0.03}
 
 
-def test_recorded_baselines_come_from_file_or_session(
+def test_recorded_baseline_in_a_file_takes_precedence_over_that_of_the_session(
     tmp_path: Path,
 ) -> None:
     write.write_recorded(tmp_path, [(GROK[0], make_recording_of(7.331))])
@@ -282,7 +284,9 @@ def test_recorded_baselines_come_from_file_or_session(
     }
 
 
-def test_same_configuration_twice_is_refused(tmp_path: Path) -> None:
+def test_recording_one_configuration_twice_in_a_session_is_refused(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(RecordError, match="found two recordings"):
         write.write_recorded(
             tmp_path,
@@ -303,7 +307,7 @@ def change_baseline(baseline: Baseline, change: str) -> Baseline:
 
 
 @pytest.mark.parametrize("change", ["window", "peak TFLOP/s", "model"])
-def test_recording_measured_another_way_is_not_merged_into_a_file(
+def test_recording_with_another_window_peak_or_model_is_not_merged(
     tmp_path: Path, change: str
 ) -> None:
     """Another window must not affect the configurations that exist already."""
@@ -330,7 +334,7 @@ def read_budgets(path: Path) -> dict[int, list[tuple[str, float]]]:
     }
 
 
-def test_file_budgets_are_kept_and_apply_to_additions(
+def test_configurations_added_to_a_baseline_file_use_its_time_budgets(
     tmp_path: Path,
 ) -> None:
     limited = replace(
@@ -361,7 +365,9 @@ def test_file_budgets_are_kept_and_apply_to_additions(
     assert path.read_text().count("checkpoint_load_seconds") == 1
 
 
-def test_each_configuration_keeps_its_tolerance(tmp_path: Path) -> None:
+def test_adding_a_configuration_changes_no_tolerance_of_the_recorded_ones(
+    tmp_path: Path,
+) -> None:
     """A wider tolerance must not affect the configurations that exist already."""
     pairs = [
         (
@@ -384,7 +390,7 @@ def test_each_configuration_keeps_its_tolerance(tmp_path: Path) -> None:
     }
 
 
-def test_file_tolerances_are_kept_and_apply_to_additions(
+def test_configurations_added_to_a_baseline_file_use_its_tolerances(
     tmp_path: Path,
 ) -> None:
     ((path, _),) = write.write_recorded(
@@ -510,7 +516,7 @@ def test_link_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     ],
     ids=["nan", "inf", "zero", "runs", "date", "hash"],
 )
-def test_unreadable_numbers_are_refused_without_a_file(
+def test_recording_with_invalid_numbers_writes_no_file(
     tmp_path: Path, broken: Recording
 ) -> None:
     with pytest.raises(RecordError, match="not written: it would not read back"):
@@ -564,7 +570,7 @@ def test_unreadable_recorded_file_is_not_treated_as_missing(
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_recording_writes_no_file_if_one_cannot_be_merged(
+def test_recording_writes_no_file_if_one_existing_file_is_invalid(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "nemotron4").mkdir()
@@ -666,7 +672,7 @@ CONTRADICTIONS = [
 @pytest.mark.parametrize(
     ("old", "new", "message"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS]
 )
-def test_contradictory_recording_is_refused(
+def test_baseline_file_whose_recorded_values_contradict_is_refused(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     """Editing only the expected value would move the limit without leaving a trace."""
@@ -694,7 +700,7 @@ def test_contradictory_recording_is_refused(
         ("date: '2025-11-20'", "date: '2025-11-20T06:00:00+02:00'"),
     ],
 )
-def test_rounded_values_and_other_time_zones_are_accepted(
+def test_recorded_file_with_a_rounded_mean_or_a_zoned_date_is_read(
     tmp_path: Path, old: str, new: str
 ) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], make_recording_of())])
@@ -745,7 +751,7 @@ def test_measurements_of_valid_runs_can_be_written(
     "title",
     ["Grok", "a: b # c", "null", "word " * 60, "two\nlines", "ü '\"", "- x", "{a: b}"],
 )
-def test_recipe_names_read_back_with_any_spelling(
+def test_recipe_title_with_yaml_syntax_reads_back_unchanged(
     tmp_path: Path, title: str, names: tuple[str, ...]
 ) -> None:
     title = title.strip()

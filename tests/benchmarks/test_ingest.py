@@ -35,7 +35,9 @@ def written(script: str, *arguments: Path) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_pipeline_and_loop_find_the_same_steps(logs: Path) -> None:
+def test_shell_pipeline_and_python_loop_find_the_steps_of_the_log_reader(
+    logs: Path,
+) -> None:
     result = written(ingest_today.PIPELINE, logs)
     assert len(result) == 3
     for name, average, deviation in result:
@@ -48,7 +50,7 @@ def test_pipeline_and_loop_find_the_same_steps(logs: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reading_process_reports_its_counts(logs: Path) -> None:
+def test_benchmark_reader_process_reports_numbers_of_logs_and_steps(logs: Path) -> None:
     result = reading("tree", logs)()
     assert (result.said["logs"], result.said["steps"]) == (3, 150)
     assert 0 < result.seconds < 60
@@ -71,7 +73,7 @@ def test_large_logs_have_the_requested_size(
 
 
 @pytest.mark.slow
-def test_logs_of_different_jobs_differ(
+def test_generated_logs_of_different_jobs_have_different_step_times(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ingest_logs, "MANY_SIZE", 200_000)
@@ -99,7 +101,7 @@ def test_failed_command_gives_no_measurement(tmp_path: Path) -> None:
         shell("for log in 1 2; do false; true; done")()
 
 
-def test_grep_reads_to_the_end(logs: Path) -> None:
+def test_grep_benchmark_reads_logs_beyond_the_first_match(logs: Path) -> None:
     """Its output is a pipe: with /dev/null it would stop at the first match."""
     assert searches(logs)["grep -c"]().seconds > 0
     counts = written(f"grep -rc '{ingest_today.NEEDLE}' \"$@\" | cat", logs)

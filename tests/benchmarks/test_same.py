@@ -39,7 +39,7 @@ def read_here(logs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
     return folder / "one"
 
 
-def test_values_are_equal_only_bit_for_bit() -> None:
+def test_parsed_log_values_are_equal_only_if_all_bits_and_types_are() -> None:
     def same(one: Any, other: Any) -> bool:
         return json.dumps(plain(one), default=repr) == json.dumps(
             plain(other), default=repr
@@ -68,7 +68,9 @@ def test_difference_is_reported_with_its_path() -> None:
 
 
 @pytest.mark.slow
-def test_log_is_read_in_three_ways(logs: list[Path]) -> None:
+def test_log_is_read_as_a_file_in_blocks_and_as_standard_error(
+    logs: list[Path],
+) -> None:
     result = read_file(logs[0], 1)
     assert list(result) == ["file", "blocks of 509", "standard error"]
     assert steps(result) == 2 * steps(result["file"]) > 0
@@ -84,7 +86,7 @@ def test_log_is_read_in_three_ways(logs: list[Path]) -> None:
     ],
     ids=["none", "a marker", "reach"],
 )
-def test_planted_difference_is_found(
+def test_altered_log_parser_is_found_by_comparing_parsed_logs(
     change: Change, differs: bool, logs: list[Path], read_here: Path, tmp_path: Path
 ) -> None:
     """The package reads other files than a copy of it with one altered text."""
@@ -111,7 +113,9 @@ def test_planted_difference_is_found(
 
 
 @pytest.mark.slow
-def test_package_of_another_tree_is_not_used(logs: list[Path], tmp_path: Path) -> None:
+def test_results_of_a_package_imported_from_another_source_tree_are_refused(
+    logs: list[Path], tmp_path: Path
+) -> None:
     (tmp_path / "paths").write_text(f"{logs[0]}\n")
     assert start(ROOT, tmp_path / "paths", tmp_path / "out").wait() == 0
     with pytest.raises(RuntimeError, match="was imported instead of the package of"):

@@ -31,18 +31,18 @@ def accept(percent: float, job: str = "read") -> Slowdown:
     return Slowdown(job, percent, "a new field is read", "the column reader")
 
 
-def test_job_passes_up_to_three_percent_above_its_value() -> None:
+def test_benchmark_passes_up_to_three_percent_above_its_recorded_instructions() -> None:
     assert compare(values(), {"read": Count(1_030_000, DONE)}).faults == []
 
 
-def test_job_fails_above_three_percent_and_is_named() -> None:
+def test_benchmark_fails_above_three_percent_more_instructions_than_recorded() -> None:
     (fault,) = compare(values(), {"read": Count(1_030_001, DONE)}).faults
     assert fault.startswith(
         "read: 3.00 % more instructions than its value; 3 % are allowed, and 0 % are accepted."
     )
 
 
-def test_accepted_slowdown_moves_the_limit_of_its_job_only() -> None:
+def test_accepted_slowdown_raises_the_instruction_limit_of_its_benchmark_only() -> None:
     slower = {"read": Count(1_050_000, DONE)}
     assert compare(values(accept(2)), slower).faults == []
     recorded = Values(
@@ -53,7 +53,7 @@ def test_accepted_slowdown_moves_the_limit_of_its_job_only() -> None:
     assert len(compare(recorded, slower).faults) == 1
 
 
-def test_job_fails_beyond_its_accepted_slowdown() -> None:
+def test_benchmark_fails_beyond_its_accepted_slowdown() -> None:
     (fault,) = compare(values(accept(2)), {"read": Count(1_060_000, DONE)}).faults
     assert "and 2 % are accepted" in fault
 
@@ -66,23 +66,23 @@ def test_sum_of_accepted_slowdowns_fails_above_its_limit() -> None:
     assert report.rows[-1] == "accepted slowdowns in all: 45.1 % (at most 45 %)"
 
 
-def test_job_with_different_work_fails_although_faster() -> None:
+def test_benchmark_that_did_different_work_fails_although_faster() -> None:
     report = compare(values(), {"read": Count(10, "0 steps")})
     assert report.faults == ["read: did '0 steps'; its value is of '2000 steps'"]
     assert report.lower == []
 
 
-def test_job_without_a_value_fails() -> None:
+def test_benchmark_without_a_recorded_instruction_count_fails() -> None:
     (fault,) = compare(Values(), {"read": Count(1, DONE)}).faults
     assert fault.startswith("read: no value is recorded.")
 
 
-def test_faster_job_may_lower_its_value() -> None:
+def test_benchmark_with_far_fewer_instructions_may_lower_its_recorded_count() -> None:
     assert compare(values(), {"read": Count(960_000, DONE)}).lower == ["read"]
     assert compare(values(), {"read": Count(980_000, DONE)}).lower == []
 
 
-def test_lowering_never_raises_a_value_and_ends_accepted_slowdowns() -> None:
+def test_lowering_recorded_instruction_counts_never_raises_one() -> None:
     recorded = Values(
         {},
         {"read": Count(100, DONE), "site": Count(100, DONE)},
@@ -95,7 +95,7 @@ def test_lowering_never_raises_a_value_and_ends_accepted_slowdowns() -> None:
     assert lowered.accepted == [accept(1, "site")]
 
 
-def test_values_are_read_back_as_written(tmp_path: Path) -> None:
+def test_recorded_instruction_counts_are_read_back_as_written(tmp_path: Path) -> None:
     path = tmp_path / "values.yaml"
     path.write_text("# a comment\n")
     write_values(path, values(accept(2)))
@@ -131,5 +131,5 @@ def test_unusable_accepted_slowdown_is_refused(
         read_values(path)
 
 
-def test_recorded_values_cover_exactly_the_jobs() -> None:
+def test_every_benchmark_has_a_recorded_instruction_count() -> None:
     assert set(read_values(VALUES).jobs) == set(JOBS)

@@ -67,7 +67,9 @@ def history_location(tmp_path: Path) -> StoreLocation:
 
 
 @pytest.mark.slow
-def test_folder_within_the_other_side_is_excluded(tmp_path: Path) -> None:
+def test_folder_nested_in_the_other_compared_folder_counts_on_neither_side(
+    tmp_path: Path,
+) -> None:
     write_side(tmp_path / "all" / "tonight", 1)
     write_side(tmp_path / "all" / "before", 5, 6)
     comparison = compare(tmp_path / "all" / "tonight", tmp_path / "all")
@@ -79,7 +81,9 @@ def test_folder_within_the_other_side_is_excluded(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_duplicate_within_a_side_is_listed(tmp_path: Path) -> None:
+def test_copied_run_within_one_compared_folder_is_listed_and_not_counted(
+    tmp_path: Path,
+) -> None:
     write_side(tmp_path / "a", 1, 2)
     write_side(tmp_path / "b", 11, 12)
     shutil.copytree(tmp_path / "b", tmp_path / "b" / "again")
@@ -154,7 +158,7 @@ def test_history_provides_nodes_of_runs_on_disk(
 
 
 @pytest.mark.slow
-def test_stored_days_of_the_compared_runs_add_no_further_noise(
+def test_history_days_of_the_compared_runs_are_not_counted_twice_for_noise(
     tmp_path: Path, history_location: StoreLocation
 ) -> None:
     (comparison,) = compare("2025-11-01", "2025-11-02", history_location).comparisons
@@ -168,7 +172,7 @@ def test_stored_days_of_the_compared_runs_add_no_further_noise(
     assert longer.estimate.degrees_of_freedom == 12
 
 
-def test_runs_over_other_steps_are_not_compared(
+def test_runs_measured_over_different_step_windows_are_not_compared(
     tmp_path: Path, history_location: StoreLocation
 ) -> None:
     stored_outcome = outcome(7.33, 30)
@@ -183,7 +187,7 @@ def test_runs_over_other_steps_are_not_compared(
 
 
 @pytest.mark.slow
-def test_sides_are_compared_over_the_window_with_most_runs(
+def test_comparison_uses_the_step_window_that_most_runs_of_both_sides_have(
     history_location: StoreLocation,
 ) -> None:
     comparison = compare("2025-11-01..2025-11-03", "2025-11-04", history_location)
@@ -229,7 +233,7 @@ def test_unused_run_is_listed_with_its_configuration(
 
 
 @pytest.mark.parametrize("text", ["2025-11-01", "20251101-0300-0123456789ab"])
-def test_day_is_read_as_a_folder_if_no_history_is_given_or_it_is_a_path(
+def test_folder_named_like_a_date_is_used_without_history_or_by_its_path(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     history_location: StoreLocation,
@@ -244,7 +248,7 @@ def test_day_is_read_as_a_folder_if_no_history_is_given_or_it_is_a_path(
     )
 
 
-def test_link_to_a_side_is_the_same_side(tmp_path: Path) -> None:
+def test_comparing_a_folder_with_a_symlink_to_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").symlink_to(tmp_path / "a")
     with pytest.raises(SettingsError, match="A and B are the same"):

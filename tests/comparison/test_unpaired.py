@@ -71,7 +71,7 @@ def estimate_difference(
         (1.0, SideAnswer.ALIKE, True),
     ],
 )
-def test_four_quiet_runs_per_side_measure_the_difference(
+def test_four_low_noise_runs_per_side_detect_a_half_percent_difference(
     factor: float, answer: SideAnswer, within: bool
 ) -> None:
     estimate = estimate_difference(QUIET, [value * factor for value in QUIET])
@@ -126,7 +126,7 @@ def test_runs_of_one_day_on_same_nodes_count_once() -> None:
     assert (estimate.groups, estimate.same_nodes) == ((1, 4), False)
 
 
-def test_unknown_nodes_and_starts_do_not_differ() -> None:
+def test_runs_of_one_side_without_node_names_or_start_count_as_one_group() -> None:
     one_day = make_side(QUIET, nodes=frozenset(), started=DAY)
     assert estimate_difference(one_day, make_side(QUIET, 10)).groups == (1, 4)
     assert estimate_difference(one_day, make_side(QUIET, 10)).same_nodes is None
@@ -135,7 +135,7 @@ def test_unknown_nodes_and_starts_do_not_differ() -> None:
     ).groups == (1, 4)
 
 
-def test_error_within_runs_is_the_smallest_error() -> None:
+def test_standard_error_of_a_comparison_is_at_least_the_error_within_runs() -> None:
     a, b = (
         make_side(QUIET, within_error=0.02),
         make_side([1.03 * value for value in QUIET], 10, within_error=0.02),
@@ -189,7 +189,7 @@ def test_one_printed_unit_is_no_difference() -> None:
     assert estimate_difference(exact_a, exact_b).answer is SideAnswer.SLOWER
 
 
-def test_equal_printed_times_are_inconclusive_below_one_unit() -> None:
+def test_equal_printed_times_are_inconclusive_for_a_margin_below_one_unit() -> None:
     """A slowdown of 0.29 % of 24 s crosses no rounding boundary."""
     a, b = make_printed(23.965), make_printed(24.035, 10)
     estimate = estimate_difference(a, b, 0.002)
@@ -200,7 +200,7 @@ def test_equal_printed_times_are_inconclusive_below_one_unit() -> None:
     assert estimate_difference(a, b, 0.01).answer is SideAnswer.ALIKE
 
 
-def test_rounding_of_differing_steps_is_averaged() -> None:
+def test_rounding_error_averages_out_if_printed_step_times_differ() -> None:
     quantised, fine = (
         make_printed(24.035, spread=0.01),
         make_printed(24.035, digits=6, spread=0.01),
@@ -255,7 +255,9 @@ def test_swapping_the_sides_gives_the_opposite_answer(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", [Cell(1, 20, 0.01), Cell(3, 0, 0.005)])
-def test_equal_sides_differ_in_one_of_twenty_cases(cell: Cell) -> None:
+def test_equally_fast_sides_are_reported_as_different_in_about_five_percent(
+    cell: Cell,
+) -> None:
     assert 0.03 <= simulate(cell, 1500, seed=3).false / 1500 <= 0.07
 
 

@@ -40,7 +40,7 @@ def test_gpu_type_is_read_from_a_product_name(name: str, gpu: str) -> None:
         ("h100", "nvfp4", None),
     ],
 )
-def test_peak_depends_on_the_gpu_variant(
+def test_peak_flops_depend_on_gpu_variant_and_precision(
     gpu: str, dtype: str, peak: int | None
 ) -> None:
     assert find_peak(gpu, dtype) == peak

@@ -17,7 +17,7 @@ MADE = re.compile(
 )
 
 
-def test_reasons_of_invalid_results_are_in_the_lists() -> None:
+def test_reasons_of_all_run_problems_are_declared_invalidating_or_excluding() -> None:
     made = {
         Reason[name]
         for module in PACKAGE.rglob("*.py")
@@ -28,11 +28,11 @@ def test_reasons_of_invalid_results_are_in_the_lists() -> None:
 
 
 @pytest.mark.parametrize("reason", sorted(set(Reason) - INVALIDATING - EXCLUDING))
-def test_problem_refuses_reasons_that_are_not_invalid(reason: Reason) -> None:
+def test_run_problem_refuses_a_reason_that_invalidates_no_run(reason: Reason) -> None:
     with pytest.raises(ValueError, match=f"{reason} invalidates no run"):
         Problem(reason, "")
 
 
-def test_acceptable_reasons_invalidate_except_wide_interval() -> None:
+def test_every_acceptable_reason_except_a_wide_interval_is_invalidating() -> None:
     assert {Reason.INTERVAL_TOO_WIDE} == ACCEPTABLE - INVALIDATING
     assert not EXCLUDING & INVALIDATING

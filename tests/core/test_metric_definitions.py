@@ -168,7 +168,9 @@ def test_documented_flops_are_rounded_to_three_digits(
     assert count_model_flops(architecture) != float(stated)
 
 
-def test_proxy_flops_use_its_layers_and_sequence() -> None:
+def test_flops_of_a_proxy_model_follow_from_its_own_layers_and_sequence_length() -> (
+    None
+):
     """The smallest Grok 1 proxy: 45.4 % of 8 H100 at 24.03 s."""
     proxy = replace(GROK, sequence_length=4096, layers=2)
     assert f"{1024 * count_model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"

@@ -37,7 +37,7 @@ LOG = ParsedLog(
 )
 
 
-def test_with_quotes_changes_only_quotes() -> None:
+def test_with_quotes_replaces_quotes_of_a_parsed_log_and_nothing_else() -> None:
     log = replace(LOG, readings=(LOG,))
     changed = log.with_quotes(lambda quote: Quote("hidden"))
     assert "said" not in str(changed)

@@ -37,7 +37,7 @@ def test_record_is_equal_by_class_and_values() -> None:
     assert STEP != (20, 120, 2.5)
 
 
-def test_coded_statement_is_equal_by_code_and_values() -> None:
+def test_statements_are_equal_if_their_code_and_values_are_equal() -> None:
     spike = CodedStatement(StatementCode.OLDER_RUNS, runs=2)
     same = pickle.loads(pickle.dumps(spike))  # noqa: S301 (made here)
     assert (same, hash(same)) == (spike, hash(spike))

@@ -179,7 +179,7 @@ def test_overlapping_secrets_are_hidden_completely(text: str, redacted: str) -> 
     assert hide_values(text, values) == redacted
 
 
-def test_keys_numbers_and_kept_values_are_not_redacted() -> None:
+def test_mapping_keys_numbers_and_exempted_fields_are_not_redacted() -> None:
     redactor = Redactor(["node0001-a", "s3cr3t-0f-mine"])
     values = {
         "s3cr3t-0f-mine": 1,

@@ -41,7 +41,7 @@ def test_unit_of_the_last_printed_digit_follows_from_the_text(
         pytest.param({}, [], id="none"),
     ],
 )
-def test_printed_unit_is_refined_by_the_other_numbers(
+def test_resolution_of_a_round_number_is_refined_by_other_numbers_of_its_column(
     numbers: dict[float, float], units: list[float]
 ) -> None:
     assert refine_units(list(numbers), list(numbers.values())) == pytest.approx(units)

@@ -57,7 +57,7 @@ def test_tokens_of_known_services_are_hidden() -> None:
 
 
 @pytest.mark.parametrize("tail", ["-2", "_x9", "=", ".Q7x", "-AB12.cd="])
-def test_end_of_a_longer_token_is_hidden(tail: str) -> None:
+def test_characters_after_the_usual_length_of_a_token_are_hidden_too(tail: str) -> None:
     # Some rules also hide the full stop of a sentence.
     for text, secret in list_tokens():
         hidden = hide_tokens(text.replace(secret, secret + tail))
@@ -91,7 +91,7 @@ def test_private_keys_and_encoded_passwords_are_hidden() -> None:
     assert list(find_leaks([*list_blocks(), *list_basic()])) == []
 
 
-def test_only_listed_secrets_of_a_second_collection_are_missed() -> None:
+def test_secret_rules_miss_only_the_known_leaks_of_a_second_collection() -> None:
     texts = list_second()
     assert len(texts) > 50
     leaks = list(find_leaks(texts))
@@ -127,7 +127,7 @@ def test_configuration_ids_are_not_changed() -> None:
     assert [text for text in texts if hide_tokens(text) != text] == []
 
 
-def test_known_values_with_a_leading_slash_are_hidden() -> None:
+def test_secret_values_with_a_leading_slash_are_hidden() -> None:
     value = "/" + draw_key(39)
     environment = {
         "AWS_SECRET_ACCESS_KEY": value,
@@ -138,7 +138,7 @@ def test_known_values_with_a_leading_slash_are_hidden() -> None:
     assert Redactor([value]).redact(f"signed with {value}?") == "signed with ***?"
 
 
-def test_names_in_key_variables_are_not_secrets() -> None:
+def test_ordinary_names_in_variables_that_end_with_key_are_not_secrets() -> None:
     environment = {
         "MODEL_KEY": "grok1_314b-25.05-h100",
         "CACHE_KEY": "pip-linux-3.11",
@@ -223,7 +223,7 @@ def test_redaction_hides_only_the_value_of_a_key(text: str, redacted: str) -> No
     )
 
 
-def test_hiding_twice_changes_nothing() -> None:
+def test_hiding_secrets_twice_gives_the_same_text_as_once() -> None:
     for text, _ in [*list_assigned()[::5], *list_tokens()[::5]]:
         hidden = hide_tokens(text)
         assert hide_tokens(hidden) == hidden

@@ -42,7 +42,7 @@ def stop(clock: Clock) -> Iterator[StopSignals]:
 
 
 @pytest.mark.parametrize("number", ALL)
-def test_signal_raises_keyboard_interrupt_and_is_named(
+def test_name_of_the_signal_is_stored_when_keyboard_interrupt_is_raised(
     stop: StopSignals, number: signal.Signals
 ) -> None:
     assert (stop.number, stop.name) == (0, "")
@@ -85,7 +85,9 @@ def test_runtime_error_is_raised_unless_a_signal_caused_it(stop: StopSignals) ->
         raise RuntimeError("an ordinary error")
 
 
-def test_held_signal_raises_when_released(stop: StopSignals, clock: Clock) -> None:
+def test_signal_while_interrupts_are_held_raises_keyboard_interrupt_on_release(
+    stop: StopSignals, clock: Clock
+) -> None:
     stop.hold()
     for _ in range(3):
         clock.seconds += 10
@@ -97,7 +99,7 @@ def test_held_signal_raises_when_released(stop: StopSignals, clock: Clock) -> No
         pytest.fail("the recorded signal must raise at once")
 
 
-def test_signal_interrupts_inside_the_allowed_context(
+def test_held_signals_interrupt_only_inside_the_allow_context(
     stop: StopSignals, clock: Clock
 ) -> None:
     stop.hold()

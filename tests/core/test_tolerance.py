@@ -132,7 +132,7 @@ def compute_value(name: str, seconds: float) -> float:
 
 @pytest.mark.slow
 @given(st.sampled_from(NAMES), st.integers(1, 5000))
-def test_metric_at_the_bound_is_worse_by_the_tolerance(
+def test_metric_computed_at_the_limit_is_worse_by_exactly_the_tolerance(
     name: str, hundredths: int
 ) -> None:
     (tolerance,) = parse_tolerances(f"{name}:{hundredths / 100}%", "")
@@ -219,7 +219,7 @@ texts = st.lists(
 
 @pytest.mark.slow
 @given(texts, texts, texts)
-def test_bound_is_the_smallest_of_all_metrics(
+def test_limit_follows_from_the_strictest_tolerance_of_all_metrics(
     flag: list[str], ini: list[str], file: list[str]
 ) -> None:
     """For any tolerances, in any order."""
@@ -288,7 +288,7 @@ def record_again(
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.95, 1.05), max_size=60))
-def test_recorded_moves_never_exceed_the_drift_budget(
+def test_baseline_recorded_repeatedly_never_exceeds_the_drift_budget(
     factors: list[float],
 ) -> None:
     """After any number of small moves, a value is at most 5 % slower than the first
@@ -326,7 +326,7 @@ def test_accepted_value_becomes_the_drift_reference() -> None:
     assert record_again(after, 8.5) is None
 
 
-def test_reason_is_not_stored_if_the_recording_needs_none() -> None:
+def test_acceptance_reason_is_not_stored_if_the_recording_is_within_budget() -> None:
     """Otherwise one accepted session would restart the drift of every configuration."""
     within = record_again(make_recording(7.3), 7.4, "driver 570")
     assert within
@@ -349,7 +349,7 @@ def test_recording_the_same_runs_replaces_no_value() -> None:
     )
 
 
-def test_pruned_history_keeps_first_value_and_reasons() -> None:
+def test_pruned_list_of_recordings_contains_first_value_and_accepted_reasons() -> None:
     current = make_recording(7.3)
     for count in range(100):
         reason = "driver 570" if count == 30 else ""
@@ -363,5 +363,7 @@ def test_pruned_history_keeps_first_value_and_reasons() -> None:
 @pytest.mark.parametrize(
     ("seconds", "beyond"), [(7.665, False), (7.6651, True), (7.0, False)]
 )
-def test_value_at_the_budget_is_allowed(seconds: float, beyond: bool) -> None:
+def test_recorded_value_exactly_at_the_drift_budget_is_allowed(
+    seconds: float, beyond: bool
+) -> None:
     assert is_beyond(seconds, list_accepted(make_recording(7.3))[0], BUDGET) is beyond

@@ -151,7 +151,9 @@ def step(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_github_reports_a_failed_night_and_keeps_its_reports() -> None:
+def test_github_workflow_sends_message_and_uploads_reports_even_after_a_failure() -> (
+    None
+):
     steps = github()["jobs"]["judge"]["steps"]
     after = [
         step.get("name") or step["uses"]
@@ -208,7 +210,7 @@ def test_ci_example_does_not_accept_the_run_of_the_night_before(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
-def test_each_ci_example_uses_recorded_baselines_and_fails_for_a_trend(
+def test_ci_examples_judge_against_recorded_baselines_with_trends_as_failures(
     name: str,
 ) -> None:
     text = (CI / name).read_text()
@@ -332,7 +334,7 @@ def reports(home: Path) -> Path:
 
 @pytest.mark.slow
 @CURL
-def test_failed_night_keeps_reports_sends_message_and_exits_with_one(
+def test_cron_script_keeps_reports_and_sends_a_chat_message_after_a_regression(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -356,7 +358,9 @@ def test_failed_night_keeps_reports_sends_message_and_exits_with_one(
 
 @pytest.mark.slow
 @CURL
-def test_passed_night_exits_with_zero_although_the_chat_is_down(home: Path) -> None:
+def test_cron_script_exits_with_zero_although_the_chat_is_unreachable(
+    home: Path,
+) -> None:
     done = shell(
         home, [CRON, LOGS, "-k", RECORDED], CHAT_WEBHOOK="http://127.0.0.1:9/secret"
     )
@@ -370,7 +374,7 @@ def test_passed_night_exits_with_zero_although_the_chat_is_down(home: Path) -> N
 
 @pytest.mark.slow
 @CURL
-def test_night_that_cannot_start_is_reported_in_the_chat(
+def test_cron_script_sends_a_chat_message_if_pytest_refuses_its_options(
     home: Path, hook: tuple[str, list[dict[str, Any]]]
 ) -> None:
     address, received = hook
@@ -381,7 +385,9 @@ def test_night_that_cannot_start_is_reported_in_the_chat(
 
 
 @pytest.mark.slow
-def test_second_night_does_not_run_while_the_first_runs(home: Path) -> None:
+def test_cron_script_refuses_to_start_while_the_last_session_is_running(
+    home: Path,
+) -> None:
     with (home / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = shell(home, [CRON, LOGS])

@@ -33,7 +33,7 @@ def test_linked_files_exist(page: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
-def test_named_modules_exist(page: Path) -> None:
+def test_python_files_named_on_a_page_exist(page: Path) -> None:
     folders = ("pytest_llmbench", "tests", "examples", "benchmarks", "scripts")
     files = (file for folder in folders for file in (CHECKOUT / folder).rglob("*.py"))
     modules = {file.name for file in files} | {"conftest.py", "conf.py"}
@@ -43,7 +43,7 @@ def test_named_modules_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_page)
-def test_named_options_exist(page: Path) -> None:
+def test_command_line_options_named_on_a_page_exist(page: Path) -> None:
     options = {option.flag for option in (*JUDGING_OPTIONS, *LAUNCH_OPTIONS)}
     if page.name == "CHANGELOG.md":
         options |= set(REPLACEMENTS)

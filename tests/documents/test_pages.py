@@ -137,13 +137,13 @@ def test_commands_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
         (["3.10 s"], ["3.11 s"], False),
     ],
 )
-def test_shown_output_matches_printed_lines(
+def test_ellipses_and_ages_on_a_page_match_any_printed_text(
     shown: list[str], printed: list[str], expected: bool
 ) -> None:
     assert matches(shown, printed) is expected
 
 
-def test_command_continues_until_bash_completes_it() -> None:
+def test_shell_command_on_a_page_may_span_continuation_lines_and_a_heredoc() -> None:
     block = "$ a \\\n  b\nout\n$ c\n$ d <<EOF\ntext\nEOF\n"
     assert list(split_block(block)) == [
         ShownCommand("a \\\n  b", ["out"]),

@@ -52,7 +52,7 @@ def test_newest_comparable_run_decides_the_verdict() -> None:
 
 
 @pytest.mark.slow
-def test_command_writes_the_committed_examples(
+def test_generator_command_reproduces_the_committed_example_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Update the examples with: cd examples && python -m generator experiments"""
@@ -71,7 +71,7 @@ def test_command_writes_the_committed_examples(
 
 
 @pytest.mark.slow
-def test_command_writes_a_single_run(
+def test_generator_command_writes_one_run_of_a_given_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A second run of the configuration needs another job id and start."""
@@ -104,7 +104,9 @@ def test_command_suggests_the_nearest_configuration(
 
 
 @pytest.mark.slow
-def test_command_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generator_command_requires_an_output_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Only --table works without a folder."""
     with pytest.raises(SystemExit):
         main([])

@@ -125,12 +125,16 @@ WRITTEN = {
 @pytest.mark.parametrize(
     ("printed", "written"), [pair for pairs in WRITTEN.values() for pair in pairs]
 )
-def test_formatted_values_equal_the_documents_line(printed: str, written: str) -> None:
+def test_log_lines_formatted_by_the_generator_equal_those_of_the_documents(
+    printed: str, written: str
+) -> None:
     assert written == printed
 
 
 @pytest.mark.parametrize("document", WRITTEN)
-def test_documents_contain_the_expected_lines(document: str) -> None:
+def test_expected_log_lines_of_these_tests_occur_in_the_documents(
+    document: str,
+) -> None:
     """The expected lines of this module are copied from the documents."""
     text = shared(f"recipes/{document}").read_text(encoding="utf-8")
     for printed, _ in WRITTEN[document]:

@@ -17,7 +17,7 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 IDENTITY = {"job_id": "1407993", "started": datetime(2025, 6, 2, 3, tzinfo=UTC)}
 
 
-def test_requested_step_times_are_printed(
+def test_generated_log_prints_the_requested_step_times(
     documented: dict[str, Baseline], tmp_path: Path
 ) -> None:
     log = write_run(tmp_path, documented[LLAMA], seconds=(20.0, 12.5, 12.25)).read_text(
@@ -76,7 +76,7 @@ def test_run_is_never_overwritten(
         write_run(tmp_path, documented[GROK])
 
 
-def test_files_are_dated_like_the_run(
+def test_generated_log_file_has_the_modification_time_of_its_run(
     documented: dict[str, Baseline], tmp_path: Path
 ) -> None:
     """Recent files would count as a run in progress."""

@@ -37,7 +37,9 @@ hundredths of a second."""
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_fuzz_seeds_and_findings_pass(name: str) -> None:
+def test_fuzz_seeds_and_stored_findings_pass_the_checks_of_their_targets(
+    name: str,
+) -> None:
     """Unchanged, and with a few changes."""
     target = TARGETS[name]
     for number in range(len(target.seeds) + (3 if name in SLOW else 12)):
@@ -46,7 +48,7 @@ def test_fuzz_seeds_and_findings_pass(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_truncated_fuzz_seeds_pass(name: str) -> None:
+def test_truncated_fuzz_seeds_pass_the_checks_of_their_targets(name: str) -> None:
     for data in TARGETS[name].seeds[: 4 if name in SLOW else 30]:
         for eighths in (3, 7):
             TARGETS[name].check(data[: len(data) * eighths // 8])
@@ -108,7 +110,7 @@ def test_number_of_a_fuzz_input_reproduces_it(name: str) -> None:
     assert len(set(made)) >= 7
 
 
-def test_mutated_history_database_is_often_valid() -> None:
+def test_sqlite_mutator_often_preserves_header_and_page_size() -> None:
     changed = [
         mutate(TARGETS["store"].seeds[1:2], (), Shape.SQLITE, Random(number))
         for number in range(20)
@@ -136,7 +138,7 @@ def check_badly(data: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_fuzz_input_that_fails_or_hangs_is_kept(
+def test_fuzz_input_that_fails_or_hangs_is_saved_as_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [b"raise, long", b"raise", b"law", b"hang", b"good"]

@@ -12,7 +12,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 
 
-def test_batches_contain_each_session_once_in_order(
+def test_export_batches_contain_each_session_once_in_order(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "VERDICTS", 2)

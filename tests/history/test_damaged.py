@@ -119,7 +119,9 @@ def test_truncated_store_is_reported(sound: bytes, tmp_path: Path, left: int) ->
     assert (tmp_path / "h.db").read_bytes() == sound[:left]
 
 
-def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None:
+def test_recovery_command_in_the_error_saves_readable_rows_of_a_damaged_database(
+    sound: bytes, tmp_path: Path
+) -> None:
     """An index and a page of the verdicts are damaged."""
     path = tmp_path / "the h.db"
     with sqlite3.connect(":memory:") as names:
@@ -216,7 +218,7 @@ step."""
     ("command", "change", "message"),
     [(command, *case) for commands, *case in UNKNOWN for command in commands],
 )
-def test_command_names_the_session_of_an_impossible_value(
+def test_command_prints_how_to_delete_the_session_with_an_invalid_value(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     command: str,
@@ -283,7 +285,9 @@ def test_write_ahead_log_of_a_killed_program_is_read(
     assert len(rows) == NIGHTS
 
 
-def test_lost_write_ahead_log_is_no_error(sound: bytes, tmp_path: Path) -> None:
+def test_history_with_an_invalid_sqlite_write_ahead_log_is_read(
+    sound: bytes, tmp_path: Path
+) -> None:
     damaged = bytearray(sound)
     damaged[18:20] = b"\x02\x02"  # the header states that there is a write-ahead log
     (tmp_path / "h.db").write_bytes(damaged)
@@ -292,7 +296,9 @@ def test_lost_write_ahead_log_is_no_error(sound: bytes, tmp_path: Path) -> None:
     assert len(queries.list_everything(locate_store("h.db", tmp_path))) == NIGHTS
 
 
-def test_journal_of_another_file_is_ignored(sound: bytes, tmp_path: Path) -> None:
+def test_sqlite_journal_with_random_bytes_is_ignored(
+    sound: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "h.db").write_bytes(sound)
     (tmp_path / "h.db-journal").write_bytes(os.urandom(2000))
     open_as_session(tmp_path)
@@ -300,7 +306,9 @@ def test_journal_of_another_file_is_ignored(sound: bytes, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_locked_store_is_waited_for_as_documented(location: StoreLocation) -> None:
+def test_wait_for_a_locked_history_database_lasts_as_documented(
+    location: StoreLocation,
+) -> None:
     record.prepare(location)
     with connect(location, writes=True) as connection:
         if location.file:

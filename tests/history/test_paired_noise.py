@@ -58,7 +58,7 @@ def test_noise_is_read_per_configuration_and_cluster(location: StoreLocation) ->
 
 
 @pytest.mark.slow
-def test_last_ten_noises_are_read(location: StoreLocation) -> None:
+def test_noise_is_read_from_the_last_ten_ab_tests(location: StoreLocation) -> None:
     for number in range(NEWEST + 2):
         write(location, make_record(compared(0.001 * (1 + number), days=number)))
     write(location, make_record(compared(0.001 * (NEWEST + 2), days=NEWEST + 2)))

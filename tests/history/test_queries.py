@@ -56,7 +56,7 @@ def test_verdict_deleted_by_hand_is_not_read(location: StoreLocation) -> None:
 
 
 @pytest.mark.slow
-def test_run_counts_once_although_its_start_moves(
+def test_run_counts_once_in_the_history_if_its_start_time_changes(
     location: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log without a timestamp is dated by its file, which may be copied again."""
@@ -158,7 +158,7 @@ def make_outcome(
 @pytest.mark.slow
 @given(SESSIONS, st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_last_days_are_read_as_from_all_verdicts(
+def test_history_query_for_the_last_days_equals_a_scan_of_all_verdicts(
     sessions: list[Any], last: int
 ) -> None:
     """Covers sessions added late, grown logs, and runs without a start."""

@@ -168,7 +168,7 @@ def test_simultaneous_runs_of_a_job_keep_their_verdicts(
     ],
     ids=["another day", "another job", "another configuration"],
 )
-def test_other_run_is_stored_separately(
+def test_runs_of_another_day_job_or_configuration_are_stored_separately(
     location: StoreLocation, other: dict[str, Any]
 ) -> None:
     write(location, document(outcome(7.4), outcome(7.4, **other)))
@@ -185,7 +185,9 @@ def test_runs_without_start_or_fingerprint_stay_separate(
     assert past(location) == []  # its day is unknown
 
 
-def test_missing_verdict_is_stored_without_a_run(location: StoreLocation) -> None:
+def test_missing_verdict_of_a_configuration_is_stored_without_a_run(
+    location: StoreLocation,
+) -> None:
     write(location, document(outcome(None), outcome(7.4, key=OTHER)))
     verdicts = {
         row["configuration"]: (row["verdict"], row["number"])
@@ -198,7 +200,9 @@ def test_missing_verdict_is_stored_without_a_run(location: StoreLocation) -> Non
     ]
 
 
-def test_only_valid_verdicts_of_this_run_count(location: StoreLocation) -> None:
+def test_stored_run_counts_as_invalid_if_judged_invalid_or_by_another_release(
+    location: StoreLocation,
+) -> None:
     borrowed = {
         **outcome(7.4, 1),
         "notes": [{"code": "other-release", "text": "", "line": 0}],

@@ -77,7 +77,7 @@ def stored(remembered: SessionHistory, folder: Path) -> tuple[str, str]:
     return remembered.store(session(outcome(7.4)), [folder])
 
 
-def test_recovered_server_gets_the_session_once(
+def test_session_is_stored_once_after_the_server_connection_was_lost(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the server had stored the session, but its reply was lost."""

@@ -33,7 +33,7 @@ def test_relative_file_is_in_the_session_folder(
     assert locate_store(given, tmp_path).file == tmp_path / file
 
 
-def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
+def test_sqlite_url_with_four_slashes_is_an_absolute_path(tmp_path: Path) -> None:
     assert (
         locate_store(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file
         == tmp_path / "h.db"
@@ -121,12 +121,14 @@ def test_empty_file_becomes_a_store(tmp_path: Path) -> None:
     assert (tmp_path / "h.db").read_bytes().startswith(SQLITE_HEADER)
 
 
-def test_command_creates_no_store(tmp_path: Path) -> None:
+def test_reading_command_does_not_create_a_missing_history_database(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(HistoryError, match="no such file"):
         locate_store("h.db", tmp_path, writes=False)
 
 
-def test_missing_package_is_reported(
+def test_missing_sqlalchemy_or_psycopg_is_reported_with_the_pip_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = importlib.util.find_spec

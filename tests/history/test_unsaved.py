@@ -166,7 +166,7 @@ def test_file_with_wrong_value_is_refused_completely(
 
 
 @pytest.mark.parametrize("wrong", EARLIER_WRONG, ids=name_cases(EARLIER_WRONG))
-def test_wrong_value_of_an_earlier_file_is_named(
+def test_invalid_value_in_a_session_file_of_an_earlier_version_is_reported(
     tmp_path: Path, wrong: tuple[str, Any, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     key_path, value, error = wrong
@@ -179,7 +179,9 @@ def test_wrong_value_of_an_earlier_file_is_named(
     "content",
     [b"[" * 100_000, b'{"schema": 1', b"\xff\xfe", b"7", b'{"session": 1}'],
 )
-def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_unsaved_session_is_reported(
+    tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "any.json").write_bytes(content)
     with pytest.raises(
         ReportError,
@@ -199,7 +201,7 @@ def test_history_add_refuses_a_file_of_llmb_json(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_unsaved_session_is_stored_and_exported(
+def test_session_read_from_an_unsaved_file_is_stored_and_exported(
     location: StoreLocation,
     tmp_path: Path,
     kept: SessionDocument,
@@ -237,7 +239,7 @@ def test_unsaved_session_is_stored_and_exported(
         assert cli.main(arguments) == 0, capsys.readouterr().err
 
 
-def test_unsaved_session_is_a_document_of_the_schema(
+def test_unsaved_session_file_matches_the_schema_of_the_json_report(
     tmp_path: Path, kept: SessionDocument
 ) -> None:
     """`llmbench chat` reads it like any other document."""
@@ -248,7 +250,9 @@ def test_unsaved_session_is_a_document_of_the_schema(
 
 
 @pytest.mark.parametrize("day", ["20261122", "20261127", "20261128"])
-def test_earlier_unsaved_session_is_stored(location: StoreLocation, day: str) -> None:
+def test_unsaved_session_file_of_an_earlier_version_is_stored(
+    location: StoreLocation, day: str
+) -> None:
     path = EARLIER / f"unsaved_{day}.json"
     verdicts = json.loads(path.read_text())["verdicts"]
     assert write(location, read_unsaved(path)) == len(verdicts)
@@ -265,7 +269,7 @@ def test_earlier_unsaved_session_is_stored(location: StoreLocation, day: str) ->
         ]
 
 
-def test_earlier_document_of_json_option_is_read() -> None:
+def test_json_report_of_an_earlier_version_is_read() -> None:
     path = EARLIER / "session_20261128.json"
     plain = json.loads(path.read_text())
     document_read = read(path)
@@ -275,7 +279,7 @@ def test_earlier_document_of_json_option_is_read() -> None:
     ]
 
 
-def test_failing_disk_does_not_prevent_the_next_folder(
+def test_unsaved_session_is_written_to_the_next_folder_after_a_disk_error(
     tmp_path: Path, kept: SessionDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, here = tmp_path / "gone", tmp_path / "here"

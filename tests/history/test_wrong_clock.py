@@ -61,14 +61,18 @@ def test_future_session_is_not_the_newest_of_a_site(
     assert f"on ci, {later:%Y-%m-%d %H:%M} UTC" in fleet.future
 
 
-def test_session_of_the_next_hours_is_read(store: StoreLocation) -> None:
+def test_session_dated_a_few_hours_ahead_is_read_as_current(
+    store: StoreLocation,
+) -> None:
     """Clocks of a cluster differ, and a clock may lack its time zone."""
     judge(store, NOW + AHEAD, red(4))
     fleet = collect_days(store, None, NOW)
     assert (fleet.future, fleet.session.started) == ("", NOW + AHEAD)
 
 
-def test_site_with_only_future_sessions_names_them(store: StoreLocation) -> None:
+def test_site_error_states_that_all_sessions_are_dated_in_the_future(
+    store: StoreLocation,
+) -> None:
     judge(store, LATER, outcome(7.4, 3))
     with pytest.raises(
         HistoryError, match=r"found no verdict; 1 session begins later than now"
@@ -91,14 +95,16 @@ def test_verdict_on_future_run_has_day_of_its_session(
     assert fleet.future.startswith("1 run begins later than now (2099-12-31 23:00 UTC)")
 
 
-def test_session_of_1970_is_old(store: StoreLocation) -> None:
+def test_session_dated_1970_is_pruned_as_old(store: StoreLocation) -> None:
     judge(store, datetime(1970, 1, 1, tzinfo=UTC), outcome(7.4, 3))
     judge(store, NOW, red(4))
     assert collect_days(store, None, NOW).session.started == NOW
     assert prune.prune(store, NOW - timedelta(days=400), dry_run=False)["sessions"] == 1
 
 
-def test_future_verdict_is_not_the_last_on_a_run(store: StoreLocation) -> None:
+def test_verdict_dated_in_the_future_is_not_the_latest_verdict_on_a_run(
+    store: StoreLocation,
+) -> None:
     judge(store, LATER, outcome(7.4, 4))
     judge(store, NOW, red(4))
     (run,) = queries.read_stored_runs(store, [ID])[ID]
@@ -130,12 +136,16 @@ def test_future_run_is_never_the_last_run(store: StoreLocation) -> None:
     assert [row.job_id for row in queries.list_runs(store, "", None, 1)] == ["1003"]
 
 
-def test_future_runs_alone_are_not_a_history(store: StoreLocation) -> None:
+def test_configuration_with_only_runs_dated_in_the_future_has_no_history(
+    store: StoreLocation,
+) -> None:
     judge(store, NOW, dated(outcome(7.4, 4), LATER))
     assert queries.read_stored_runs(store, [ID]) == {}
 
 
-def test_future_run_does_not_move_the_searched_year(store: StoreLocation) -> None:
+def test_run_dated_in_the_future_does_not_shift_the_year_of_measured_runs(
+    store: StoreLocation,
+) -> None:
     """The search covers the year before the newest run."""
     judge(
         store,
@@ -186,7 +196,7 @@ def test_session_reports_a_clock_that_jumped(
     )
 
 
-def test_session_of_1970_reports_that_others_are_later(
+def test_session_dated_1970_warns_that_stored_sessions_are_later(
     store: StoreLocation, tmp_path: Path
 ) -> None:
     judge(store, NOW, outcome(7.4, 3))
@@ -265,14 +275,18 @@ def test_commands_report_and_remove_a_future_session(
     )
 
 
-def test_prune_with_slow_clock_never_removes_everything(store: StoreLocation) -> None:
+def test_prune_with_a_clock_set_to_1970_reports_that_no_session_would_stay(
+    store: StoreLocation,
+) -> None:
     """All sessions are after 1970, so none would remain."""
     judge(store, NOW, outcome(7.4, 3))
     behind = store.until(datetime(1970, 1, 1, tzinfo=UTC))
     assert prune.measure_extent(behind, None, future=True).stay == 0
 
 
-def test_damaged_options_lose_only_the_options(store: StoreLocation) -> None:
+def test_damaged_session_options_in_history_leave_the_verdicts_readable(
+    store: StoreLocation,
+) -> None:
     judge(store, NOW, red(4))
     with connect(store, writes=True) as connection:
         connection.exec_driver_sql("UPDATE llmb_session SET options = '{'")

@@ -126,7 +126,7 @@ def test_inapplicable_acknowledgement_has_no_effect(
     assert judgement.baseline is BASELINE
 
 
-def test_first_and_last_day_of_acknowledgement_count() -> None:
+def test_acknowledgement_is_valid_on_its_first_and_last_day() -> None:
     assert (
         judge_run(
             1.06, acknowledge(since=(NOW - timedelta(hours=3)).date(), expires=TODAY)
@@ -135,7 +135,7 @@ def test_first_and_last_day_of_acknowledgement_count() -> None:
     )
 
 
-def test_certificate_ignores_acknowledgements() -> None:
+def test_certify_option_ignores_acknowledged_slowdowns() -> None:
     judgement = judge_run(1.06, SLOWER, certify=True)
     assert judgement.verdict is Verdict.REGRESSION
     assert "no effect under --llmb-certify" in phrase(judgement)
@@ -156,7 +156,7 @@ def test_certificate_ignores_acknowledgements() -> None:
         "recorded from earlier runs",
     ],
 )
-def test_baseline_recorded_after_the_change_contains_it(
+def test_acknowledgement_never_moves_a_baseline_recorded_after_the_change(
     since: date, newest_run: str, expected: float
 ) -> None:
     recording = replace(RECORDED, newest_run=newest_run)
@@ -171,7 +171,7 @@ def test_baseline_recorded_after_the_change_contains_it(
     assert ("may include it already" in phrase(moved.remarks[0])) is (expected == 1.0)
 
 
-def test_configuration_faster_than_baseline_gets_no_extra_room() -> None:
+def test_acknowledged_slowdown_counts_from_the_faster_level_before_the_change() -> None:
     """Six percent faster than the document, then six percent slower: the level is that
     of the document."""
     before = nights(*[7.325 * 0.94] * 8, first=3)
@@ -186,7 +186,7 @@ def test_configuration_faster_than_baseline_gets_no_extra_room() -> None:
     )
 
 
-def test_stored_runs_show_the_level_before_the_change() -> None:
+def test_level_before_an_acknowledged_change_is_computed_from_stored_runs() -> None:
     stored = tuple(
         StoredRun(
             day.started, "1", "", BASELINE.window, {}, True, day.statistic_seconds
@@ -207,7 +207,7 @@ def test_unneeded_acknowledgement_is_reported() -> None:
     assert "remove the entry: " in phrase(judgement)
 
 
-def test_accepted_improvement_makes_the_level_stricter() -> None:
+def test_run_at_the_baseline_fails_after_an_acknowledged_improvement() -> None:
     faster = acknowledge(fraction=-0.10)
     assert judge_run(0.9).verdict is Verdict.IMPROVEMENT
     assert judge_run(0.9, faster).verdict is Verdict.PASS
@@ -215,7 +215,7 @@ def test_accepted_improvement_makes_the_level_stricter() -> None:
     assert judge_run(1.0, faster).verdict is Verdict.REGRESSION
 
 
-def test_several_changes_share_one_cap() -> None:
+def test_sum_of_acknowledged_changes_is_capped_at_ten_percent() -> None:
     """Ten entries of 6 % would otherwise allow a slowdown of 79 %."""
     days = (60, 50, 40, 30, 20, 1)
     entries = [acknowledge(since=TODAY - timedelta(days=ago)) for ago in days]
@@ -232,7 +232,7 @@ def test_several_changes_share_one_cap() -> None:
 @pytest.mark.parametrize(
     ("accepted", "factor", "tolerance"), [(0.1, 1.05, 0.025), (-0.06, 0.86, 0.05)]
 )
-def test_no_run_improves_on_an_acknowledged_level(
+def test_run_faster_than_an_acknowledged_level_passes_without_improvement_verdict(
     accepted: float, factor: float, tolerance: float
 ) -> None:
     """Otherwise the message would advise recording a slower baseline."""
@@ -261,7 +261,7 @@ def test_run_faster_than_the_baseline_is_an_improvement() -> None:
 @pytest.mark.parametrize(
     ("before", "expected"), [(1.0, 1.06), (1.03, 1.03 * 1.06), (1.05, 1.03 * 1.06)]
 )
-def test_second_change_counts_from_the_level_before_it(
+def test_second_acknowledged_change_counts_from_the_measured_level_before_it(
     before: float, expected: float
 ) -> None:
     """Changes that were reverted or never happened give the second entry no further
@@ -327,7 +327,7 @@ def judge_accepted(
     )
 
 
-def test_accepted_reason_leaves_step_time_to_decide() -> None:
+def test_invalid_run_with_accepted_reason_is_judged_by_its_step_time() -> None:
     judged = judge_accepted(WALL)
     assert judged.verdict is Verdict.PASS
     expected = f"{WALL_PROBLEM.text} (accepted: wall-clock by A. Person until {WALL.expires}: the security fix)"
@@ -348,13 +348,13 @@ def test_accepted_reason_leaves_step_time_to_decide() -> None:
         replace(WALL, since=TODAY + timedelta(days=1)),
     ],
 )
-def test_entry_accepts_no_other_reason_configuration_or_day(
+def test_acknowledgement_of_another_reason_configuration_or_day_is_ignored(
     entry: Acknowledgement,
 ) -> None:
     assert judge_accepted(entry).reason is Reason.WALL_CLOCK
 
 
-def test_certificate_accepts_no_reason() -> None:
+def test_certify_option_ignores_accepted_reasons() -> None:
     assert judge_accepted(WALL, certify=True).verdict is Verdict.INVALID
 
 

@@ -124,7 +124,7 @@ def test_logged_checkpoints_decide_the_verdict(
     )
 
 
-def test_unread_records_leave_the_budget_unknown() -> None:
+def test_run_with_unread_checkpoint_records_is_invalid_under_a_save_budget() -> None:
     judgement = judge_runs(with_records(save(4.0), unread=3))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INVALID,
@@ -165,7 +165,7 @@ def test_save_dispatch_budget_ignores_the_duration_of_the_save(
     )
 
 
-def test_run_without_checkpoints_is_noted() -> None:
+def test_unused_checkpoint_budget_is_noted_if_the_run_has_no_checkpoint() -> None:
     plain, judgement = (
         judge_runs(with_records(), baseline=BASELINE),
         judge_runs(with_records()),
@@ -192,7 +192,7 @@ def test_run_configured_to_save_without_a_save_is_invalid() -> None:
     )
 
 
-def test_slow_run_notes_its_budget() -> None:
+def test_regression_in_step_time_also_notes_the_exceeded_save_budget() -> None:
     judgement = judge_runs(with_records(save(75.3), seconds=9.0))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.REGRESSION,
@@ -201,7 +201,7 @@ def test_slow_run_notes_its_budget() -> None:
     assert list_codes(judgement) == ["over-budget", "budget-unused"]
 
 
-def test_invalid_run_keeps_its_reason_and_notes_its_budget() -> None:
+def test_invalid_run_also_notes_its_exceeded_save_budget() -> None:
     broken = with_records(
         save(75.3), problems=(Problem(Reason.DIVERGED, "loss is nan"),)
     )
@@ -217,7 +217,7 @@ def judge_loading(run: Measurement) -> Judgement:
     return judge_alone(evidence(run, baseline=LIMITED))
 
 
-def test_loading_run_is_judged_by_the_load_budget() -> None:
+def test_checkpoint_load_run_over_its_load_budget_is_a_regression() -> None:
     over, kept = (
         judge_loading(loading(load(130.0))),
         judge_loading(loading(load(110.0))),
@@ -241,13 +241,13 @@ def test_loading_run_of_unknown_duration_is_invalid() -> None:
         )
 
 
-def test_newest_loading_run_counts_without_other_runs() -> None:
+def test_newest_checkpoint_load_run_decides_if_no_other_kind_of_run_exists() -> None:
     over = judge_runs(loading(load(130.0)), loading(load(1.0), days=2))
     kept = judge_runs(loading(load(1.0)), loading(load(130.0), days=2))
     assert (over.verdict, kept.verdict) == (Verdict.REGRESSION, Verdict.MISSING)
 
 
-def test_loading_run_newer_than_the_judged_run_counts() -> None:
+def test_checkpoint_load_run_newer_than_the_judged_run_can_exceed_the_budget() -> None:
     good, slow = with_records(), loading(load(130.0))
     over = judge_runs(slow, good)
     assert (over.verdict, over.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
@@ -255,7 +255,7 @@ def test_loading_run_newer_than_the_judged_run_counts() -> None:
     assert judge_runs(good, slow).reason is not Reason.OVER_BUDGET
 
 
-def test_old_loading_run_does_not_count() -> None:
+def test_checkpoint_load_run_older_than_max_age_is_not_judged() -> None:
     old = loading(load(130.0), days=9)
     assert judge_runs(old, max_age=timedelta(days=2)).verdict is Verdict.MISSING
 

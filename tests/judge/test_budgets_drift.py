@@ -107,7 +107,9 @@ def list_drift_codes(judgement: Judgement) -> list[str]:
     ]
 
 
-def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
+def test_run_slower_than_first_recorded_value_plus_drift_budget_is_a_regression() -> (
+    None
+):
     """The baseline was recorded 4 % slower, and the run is another 4 % slower: each is
     within 5 %, the sum of 8.2 % is not."""
     judgement = judge_run(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
@@ -196,7 +198,9 @@ def test_accepted_slowdowns_are_summed_since_the_first_value(
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
+def test_edited_recorded_baseline_beyond_the_drift_budget_is_a_regression(
+    alone: bool,
+) -> None:
     """The file was edited: the run meets its recorded value, which is 9 % slower than
     the first."""
     edited = evidence(
@@ -211,12 +215,14 @@ def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
     )
 
 
-def test_run_within_the_first_value_is_no_regression() -> None:
+def test_run_at_the_first_recorded_value_is_no_regression_despite_baseline_drift() -> (
+    None
+):
     judgement = judge_run(7.33, recorded(7.325 * 1.09, FIRST))
     assert judgement.verdict is Verdict.IMPROVEMENT
 
 
-def test_recorded_reason_accepts_the_new_value() -> None:
+def test_baseline_recorded_with_a_reason_may_exceed_the_drift_budget() -> None:
     assert (
         judge_run(
             7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")
@@ -235,7 +241,7 @@ def test_drift_budget_is_never_narrower_than_the_tolerance() -> None:
 @pytest.mark.parametrize("night", [1.0, 1.045, 1.05, 1.055, 1.12])
 @pytest.mark.parametrize("recorded_at", [1.0, 1.04, 1.05])
 @pytest.mark.parametrize("cv", [0.001, 0.015])
-def test_run_beyond_the_first_value_never_passes(
+def test_run_beyond_the_drift_budget_fails_at_any_noise_and_recorded_value(
     night: float, recorded_at: float, cv: float
 ) -> None:
     """Recording again within the budget must not widen the literal rule: a recorded
@@ -270,7 +276,7 @@ def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
     assert "the limit is 7.691 s (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
 
 
-def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
+def test_run_whose_verdict_depends_on_few_steps_fails_beyond_the_drift_budget() -> None:
     """The reason is kept, and the item still fails."""
     window = (7.325 * 1.055,) * 32 + (7.325 * 2,) * 2
     crept = recorded(7.325 * 1.04, FIRST)
@@ -280,7 +286,7 @@ def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
     assert decide_status(judgement, DEFAULT_RULES) is Status.FAILED
 
 
-def test_launched_runs_each_meet_the_first_value() -> None:
+def test_launch_fails_if_one_of_its_runs_exceeds_the_drift_budget() -> None:
     """Their mean is within the budget, but one of them is not."""
     runs = [
         measurement(
@@ -298,7 +304,7 @@ def test_launched_runs_each_meet_the_first_value() -> None:
     assert judgement.meets_point is False
 
 
-def test_message_names_recorder_and_first_value() -> None:
+def test_drift_message_states_who_recorded_the_baseline_and_its_first_value() -> None:
     crept = recorded(7.325 * 1.04, FIRST)
     recording = replace(
         crept.recording or pytest.fail("it is recorded"), by="bob on login2"

@@ -57,7 +57,7 @@ def test_ten_percent_slowdown_never_passes() -> None:
 
 
 @pytest.mark.slow
-def test_three_runs_decide_nearly_every_case() -> None:
+def test_three_runs_distinguish_ten_percent_slowdown_from_none_in_98_percent() -> None:
     assert compute_share(count_outcomes(THREE, 0.0, 2), "PASS") > 99
     counts = count_outcomes(THREE, 0.10, 2)
     assert counts["PASS"] == 0
@@ -71,7 +71,9 @@ def test_three_runs_decide_nearly_every_case() -> None:
 @pytest.mark.parametrize(
     "scenario", ["fleet", "single", "recorded", "published", "hard"]
 )
-def test_run_at_the_margin_passes_in_five_percent(scenario: str) -> None:
+def test_run_exactly_at_the_tolerance_passes_in_at_most_seven_percent(
+    scenario: str,
+) -> None:
     assert 1 <= compute_share(count_outcomes(ONE, MARGIN, 4, scenario), "PASS") <= 7
 
 

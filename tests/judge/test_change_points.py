@@ -64,7 +64,7 @@ def test_lasting_change_is_found_at_its_day(size: float, after: int, seed: int) 
     assert shift.low < shift.difference < shift.high
 
 
-def test_change_has_its_size_with_an_interval() -> None:
+def test_level_shift_is_estimated_with_its_size_and_interval() -> None:
     (shift,) = find_level_shifts(make_series((0.0, 100), (0.04, 100)), KNOWN)
     assert shift.difference == pytest.approx(0.04, abs=0.004)
     assert shift.high - shift.low == pytest.approx(
@@ -124,12 +124,12 @@ def test_isolated_bad_days_are_no_level_shifts() -> None:
     assert find_level_shifts(values, KNOWN) == ()
 
 
-def test_equal_days_and_ties_are_no_changes() -> None:
+def test_constant_or_alternating_days_show_no_level_shift() -> None:
     assert find_level_shifts([0.0] * 50, QUIET) == ()
     assert find_level_shifts([0.0, 0.004] * 25, QUIET) == ()
 
 
-def test_no_change_is_found_in_few_days_with_assumed_noise_or_with_nan() -> None:
+def test_few_days_assumed_noise_or_nan_yield_no_level_shift() -> None:
     values = make_series((0.0, 30), (0.2, 30))
     assert find_level_shifts(values, Noise(0.01, 4.0, "assumed", measured=False)) == ()
     assert find_level_shifts(values[27 : 27 + FEWEST - 1], KNOWN) == ()
@@ -143,7 +143,7 @@ def test_uncertain_noise_raises_the_detectable_slowdown() -> None:
     assert find_level_shifts(values, Noise(0.01, 3.0, "8 days", measured=True)) == ()
 
 
-def test_change_below_the_smallest_is_not_reported() -> None:
+def test_level_shift_below_the_minimum_size_is_not_reported() -> None:
     quiet = Noise(5e-4, 100.0, "nights", measured=True)
     assert (
         find_level_shifts(
@@ -162,7 +162,7 @@ def test_change_below_the_smallest_is_not_reported() -> None:
 
 
 @pytest.mark.slow
-def test_correlated_days_are_no_changes() -> None:
+def test_random_fluctuation_of_correlated_days_is_no_level_shift() -> None:
     """Successive differences underestimate such noise."""
     fleet = [make_correlated(0.5, seed) for seed in range(40)]
     apparent = Noise(0.01 * math.sqrt(0.5), 60.0, "nights", measured=True)
@@ -217,7 +217,7 @@ def test_false_alarm_level_is_stricter_for_longer_series(
     assert choose_false_alarm_probability(days) == pytest.approx(expected)
 
 
-def test_same_size_of_change_is_found_only_in_a_short_series() -> None:
+def test_level_shift_of_a_size_found_in_84_days_is_not_found_in_504() -> None:
     assert (
         len(find_level_shifts(make_series((0.0, 80), (0.0245, 4), sigma=1e-6), KNOWN))
         == 1
@@ -227,7 +227,7 @@ def test_same_size_of_change_is_found_only_in_a_short_series() -> None:
     )
 
 
-def test_two_bad_days_before_a_slow_day_are_no_level() -> None:
+def test_two_bad_days_and_a_slightly_slow_day_are_no_level_shift() -> None:
     """Winsorised, the three days are 2.7 sigma slower on average, which would be enough
     for a level of three days."""
     values = make_series((0.0, 120), sigma=1e-6)
@@ -267,7 +267,7 @@ def test_few_or_equal_days_have_zero_correlation() -> None:
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.3, 0.9])
-def test_variance_inflation_equals_that_of_a_correlated_mean(
+def test_variance_inflation_equals_the_exact_value_for_a_mean_of_correlated_days(
     correlation: float,
 ) -> None:
     counts = np.array([1.0, 4.0, 30.0])

@@ -147,7 +147,7 @@ def compare_pair(
         ((math.nan, 0.0, math.nan), Verdict.MISSING),
     ],
 )
-def test_size_losing_more_scaling_than_its_margin_is_a_regression(
+def test_weak_scaling_loss_beyond_the_margin_at_one_gpu_count_is_a_regression(
     differences: tuple[float | None, ...], verdict: Verdict
 ) -> None:
     comparison = compare_sizes(*differences)
@@ -155,7 +155,7 @@ def test_size_losing_more_scaling_than_its_margin_is_a_regression(
     assert comparison.members == tuple(configuration.key for configuration in FAMILY)
 
 
-def test_smallest_judged_size_is_the_reference() -> None:
+def test_smallest_judged_gpu_count_is_the_reference_of_weak_scaling() -> None:
     comparison = compare_sizes(None, 0.0, 0.08)
     assert [(row.key.gpus, row.reference.gpus) for row in comparison.rows] == [
         (512, 256)
@@ -166,7 +166,9 @@ def test_smallest_judged_size_is_the_reference() -> None:
 @pytest.mark.parametrize(
     "verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE]
 )
-def test_verdict_without_a_valid_run_is_no_overdue_evidence(verdict: Verdict) -> None:
+def test_gpu_count_without_a_valid_run_is_left_out_of_weak_scaling(
+    verdict: Verdict,
+) -> None:
     judged_sizes = [
         make_judged(SIZES[0], 0.0),
         make_judged(SIZES[1], 0.0),
@@ -235,11 +237,13 @@ def test_text_of_a_configuration_pair_describes_the_comparison() -> None:
         ),
     ],
 )
-def test_text_explains_the_verdict(differences: tuple[Any, ...], words: str) -> None:
+def test_scaling_verdict_text_explains_why_it_was_reached(
+    differences: tuple[Any, ...], words: str
+) -> None:
     assert words in phrase_scaling(compare_sizes(*differences))
 
 
-def test_regressed_reference_is_reported() -> None:
+def test_weak_scaling_text_warns_if_the_smallest_size_is_a_regression() -> None:
     judged_sizes = [
         make_judged(SIZES[0], 0.2, Verdict.REGRESSION),
         make_judged(SIZES[1], 0.0),
@@ -340,7 +344,7 @@ def test_interval_has_its_nominal_coverage() -> None:
     assert 0.04 < sum(row.high < 0 for row in rows) / 4000 < 0.06
 
 
-def test_measured_values_are_compared_if_the_error_is_unknown() -> None:
+def test_pair_of_unknown_error_is_decided_by_its_measured_speed_up_alone() -> None:
     unknown = {"threshold_only": True, "standard_error": 0.0, "degrees_of_freedom": 0.0}
     for loss, verdict in ((MARGIN, Verdict.PASS), (MARGIN + 1e-6, Verdict.REGRESSION)):
         comparison = compare_pair(estimate(0.0, **unknown), estimate(loss, **unknown))
@@ -371,7 +375,7 @@ def shipped() -> list[Configuration]:
 
 
 @pytest.mark.slow
-def test_shipped_families_and_pairs_have_unique_ids(
+def test_comparisons_of_shipped_configurations_have_unique_ids(
     shipped: Sequence[Configuration],
 ) -> None:
     comparisons = compare_weak_scaling(group_families(shipped), {})
@@ -409,12 +413,12 @@ def test_configurations_of_different_work_are_no_pair(change: dict[str, Any]) ->
     assert find_pairs([bf16, replace(fp8, **change)]) == ()
 
 
-def test_same_work_with_other_batching_is_a_pair() -> None:
+def test_bf16_and_fp8_with_different_micro_batch_size_form_a_pair() -> None:
     other = replace(FP8.configuration, micro_batch_size=2, gradient_accumulation=4)
     assert find_pairs([BF16.configuration, other]) == ((BF16.configuration, other),)
 
 
-def test_ids_of_similar_families_contain_their_differences() -> None:
+def test_weak_scaling_ids_state_how_otherwise_equal_families_differ() -> None:
     family = [
         baseline(gpus, configuration={"global_batch_size": gbs})
         for gpus, gbs in ((8, 16), (16, 32), (32, 16), (64, 32))
@@ -441,7 +445,7 @@ def test_ids_of_similar_families_contain_their_differences() -> None:
     ]
 
 
-def test_task_scaling_and_variant_stay_in_the_id() -> None:
+def test_weak_scaling_id_contains_task_and_variant() -> None:
     keys = [replace(member.key, task="finetune", variant="lora") for member in FAMILY]
     family = [
         replace(member, key=key) for member, key in zip(FAMILY, keys, strict=True)
@@ -528,7 +532,9 @@ def test_unit_of_step_time_does_not_change_the_verdict(
 
 @pytest.mark.slow
 @given(estimates, estimates)
-def test_family_of_two_equals_a_pair(one: Estimate, two: Estimate) -> None:
+def test_weak_scaling_over_two_sizes_equals_the_pair_comparison(
+    one: Estimate, two: Estimate
+) -> None:
     """The reported ratio is the documented ratio times exp(-loss), as the step times
     give it."""
     sizes = (
@@ -556,7 +562,7 @@ def test_family_of_two_equals_a_pair(one: Estimate, two: Estimate) -> None:
     ("ours", "theirs", "verdict"),
     [(0.1, 0.02, Verdict.PASS), (0.02, 0.1, Verdict.REGRESSION)],
 )
-def test_margin_of_the_compared_configuration_applies(
+def test_configuration_pair_uses_the_margin_of_the_compared_not_the_reference(
     ours: float, theirs: float, verdict: Verdict
 ) -> None:
     assert (

@@ -64,14 +64,16 @@ def test_run_slower_than_the_bound_is_a_regression(
         (0.94, Verdict.IMPROVEMENT),
     ],
 )
-def test_history_decides_small_differences(factor: float, verdict: Verdict) -> None:
+def test_noise_measured_over_12_days_decides_differences_near_the_tolerance(
+    factor: float, verdict: Verdict
+) -> None:
     judgement = judge(evidence(measurement(7.325 * factor), *HISTORY))
     assert judgement.verdict is verdict
     assert judgement.estimate is not None
     assert "12 days" in judgement.estimate.noise.source
 
 
-def test_tolerance_on_performance_allows_more_than_on_time() -> None:
+def test_five_percent_tolerance_on_throughput_allows_more_than_on_step_time() -> None:
     slower = evidence(measurement(7.325 * 1.0515))
     assert judge(slower).meets_point is False
     assert (
@@ -100,7 +102,9 @@ def test_newest_comparable_run_decides() -> None:
     assert judge(evidence(fast, slow)).verdict is Verdict.PASS
 
 
-def test_older_good_run_hides_no_invalid_newest_run() -> None:
+def test_invalid_newest_run_makes_the_verdict_invalid_despite_an_older_good_run() -> (
+    None
+):
     judgement = judge(
         evidence(measurement(7.3, problems=(DIVERGED,)), measurement(7.3))
     )
@@ -127,7 +131,7 @@ def test_configuration_without_runs_is_missing() -> None:
     ("hours", "verdict"),
     [(35.9, Verdict.PASS), (36.1, Verdict.MISSING), (None, Verdict.INVALID)],
 )
-def test_old_run_is_missing_undated_run_is_invalid(
+def test_max_age_makes_an_old_run_missing_and_an_undated_run_invalid(
     hours: float | None, verdict: Verdict
 ) -> None:
     started = NOW - timedelta(hours=hours) if hours else None
@@ -247,7 +251,7 @@ def test_quantised_times_fail_the_literal_rule(
     )
 
 
-def test_rounding_of_differing_steps_meets_the_literal_rule() -> None:
+def test_differing_step_times_in_whole_seconds_can_meet_the_literal_rule() -> None:
     differing = measurement(7.5, resolution_seconds=1.0, window_seconds=(7.0, 8.0) * 17)
     assert judge(evidence(differing)).meets_point
 
@@ -270,7 +274,7 @@ RELATIVES = (
         (0.86, 0.0, Reason.FASTER_THAN_BASELINE),
     ],
 )
-def test_improvement_wholly_beyond_plausible_fails(
+def test_improvement_fails_if_its_whole_interval_exceeds_the_plausible_maximum(
     factor: float, spread: float, reason: Reason
 ) -> None:
     seconds = 7.325 * factor
@@ -283,7 +287,9 @@ def test_improvement_wholly_beyond_plausible_fails(
     assert judge(evidence(fast, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
 
 
-def test_implausibly_fast_run_names_similar_configurations() -> None:
+def test_message_on_an_implausibly_fast_run_lists_configurations_of_that_speed() -> (
+    None
+):
     judgement = judge(
         evidence(
             measurement(5.2, notes=(Note(NoteCode.UNVERIFIED_BATCH, "no batch size"),)),

@@ -44,7 +44,7 @@ def test_isolated_bad_days_are_no_drift() -> None:
     assert find_drift(values.tolist(), KNOWN) is None
 
 
-def test_repaired_drift_is_over() -> None:
+def test_drift_is_not_reported_after_the_step_time_has_recovered() -> None:
     values = make_days(200) + np.where(
         (np.arange(200) > 40) & (np.arange(200) < 120), 0.03, 0.0
     )

@@ -65,7 +65,7 @@ def test_standard_error_is_at_least_the_error_within_the_run() -> None:
     assert error.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
 
 
-def test_assumed_noise_excludes_the_error_within_the_run() -> None:
+def test_within_run_error_is_added_to_assumed_noise_and_not_to_measured_noise() -> None:
     assert compute_error(
         ASSUMED, [WithinRun(0.01, 30.0)], 0.0, DecisionRule()
     ).standard_error == pytest.approx(0.01 * math.sqrt(2))
@@ -85,7 +85,7 @@ def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) 
 
 
 @given(st.floats(-1, 1), st.floats(0, 0.5), st.floats(0.001, 0.4), st.floats(0, 0.5))
-def test_more_slowdown_and_wider_tolerances_are_monotonic(
+def test_slowdown_never_improves_and_tolerance_never_worsens_the_interval_answer(
     difference: float, half_width: float, margin: float, more: float
 ) -> None:
     before = compare_interval(difference - half_width, difference + half_width, margin)

@@ -47,7 +47,7 @@ def decide(
         (2.50, 2.00, Verdict.REGRESSION),
     ],
 )
-def test_contradicted_baseline_invalidates_passing_runs(
+def test_passing_run_is_invalid_if_the_baseline_throughput_implies_a_faster_step(
     seconds: float, implied: float, verdict: Verdict
 ) -> None:
     judgement = decide(seconds, implied)
@@ -58,7 +58,7 @@ def test_contradicted_baseline_invalidates_passing_runs(
         assert "step_time 2.17, but tokens_per_second 524288" in phrase(judgement)
 
 
-def test_contradicted_baseline_is_accepted_by_an_entry() -> None:
+def test_acknowledgement_accepts_a_baseline_that_contradicts_itself() -> None:
     reason, until = Reason.BASELINE_CONTRADICTS, NOW.date() + timedelta(days=9)
     entry = Acknowledgement(
         KEY.id, 0.0, date(2025, 11, 1), until, "known", "ann", "f:1", reason

@@ -128,7 +128,9 @@ def test_worst_verdict_decides_the_status() -> None:
     assert others == (good,)
 
 
-def test_failing_inconclusive_verdict_decides() -> None:
+def test_failing_inconclusive_verdict_outweighs_a_passing_inconclusive_verdict() -> (
+    None
+):
     passing, failing = (
         make_judgement(Verdict.INCONCLUSIVE, True),
         make_judgement(Verdict.INCONCLUSIVE, False),

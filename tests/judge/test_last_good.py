@@ -69,7 +69,7 @@ def find(known: Evidence, *past: StoredRun) -> LastGoodRun | None:
     return find_last_good(judge(known), known, past)
 
 
-def test_last_run_within_the_bound_is_found() -> None:
+def test_last_good_run_is_the_newest_run_within_its_limit() -> None:
     """In the history as well as on disk."""
     slow = [make_run(8.2, 1), make_run(8.2, 2)]
     for good, source in (
@@ -106,7 +106,7 @@ def test_last_run_within_the_bound_is_found() -> None:
         pytest.param([make_run(ago=-1)], id="newer in the folder"),
     ],
 )
-def test_unsuitable_run_is_no_last_good_run(others: list[Any]) -> None:
+def test_invalid_slow_or_same_launch_run_is_no_last_good_run(others: list[Any]) -> None:
     runs = [other for other in others if isinstance(other, Measurement)]
     known = evidence(
         RED,
@@ -116,7 +116,7 @@ def test_unsuitable_run_is_no_last_good_run(others: list[Any]) -> None:
     assert find_last_good(judge(evidence(RED)), known) is None
 
 
-def test_run_that_failed_is_skipped() -> None:
+def test_last_good_run_skips_a_run_with_a_failed_verdict() -> None:
     known = evidence(RED, make_run(ago=1), make_run(ago=2))
     failed = [make_stored(ago=ago, status="failed", valid=False) for ago in (1, 2)]
     assert find(known, *failed) is None
@@ -155,7 +155,7 @@ def test_launched_job_without_a_log_has_a_last_good_run() -> None:
 # --- differences ----------------------------------------------------------------------
 
 
-def test_software_named_by_one_run_is_not_compared() -> None:
+def test_software_version_stated_by_one_of_two_runs_is_not_compared() -> None:
     now = (("container", "nemo:25.09"), ("nccl", "2.26"), ("pytorch", "2.8"))
     then = {"container": "nemo:25.07", "nccl": "2.26", "driver": "570"}
     failed = measurement(SLOW, run=run(started=NOW, environment=now))
@@ -169,7 +169,7 @@ def test_software_named_by_one_run_is_not_compared() -> None:
         assert last.software == expected
 
 
-def test_settings_come_from_names_metadata_and_log() -> None:
+def test_settings_are_read_from_file_name_metadata_and_log() -> None:
     statements = (
         Statement(StatedField.LAYOUT, "tensor_model_parallel_size: 4", 3),
         Statement(StatedField.MICRO_BATCH, "2", 4),
@@ -195,7 +195,9 @@ def test_settings_come_from_names_metadata_and_log() -> None:
 
 
 @pytest.mark.parametrize("known", [(make_run(),), ()], ids=["folder", "history"])
-def test_history_adds_nodes_launcher_and_steps(known: tuple[Measurement, ...]) -> None:
+def test_last_good_run_gets_nodes_launcher_and_step_times_from_history(
+    known: tuple[Measurement, ...],
+) -> None:
     last = find(evidence(RED, *known, stored_runs=() if known else (make_stored(),)))
     assert last is not None
     spiked = (7.3,) * 20 + (14.6,) + (7.3,) * 13

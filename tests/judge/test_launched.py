@@ -84,7 +84,7 @@ def test_runs_found_on_disk_never_join_a_launch() -> None:
     assert (launch.measurement, launch.repeats) == (slow, ())
 
 
-def test_runs_of_another_launch_are_history() -> None:
+def test_runs_of_an_earlier_launch_are_never_averaged_with_the_judged_launch() -> None:
     judgement = judge(evidence(*make_launch(1.1), *make_launch(1.0, launch="night-6")))
     assert (judgement.verdict, judgement.repeats) == (Verdict.REGRESSION, ())
 
@@ -166,7 +166,7 @@ def test_launched_runs_that_disagree_do_not_pass(
     st.lists(st.floats(0.9, 1.2), min_size=2, max_size=4),
     st.lists(st.floats(0.8, 1.0), max_size=3),
 )
-def test_fast_runs_never_pass_a_launch_that_disagrees(
+def test_additional_fast_runs_never_pass_a_launch_with_disagreeing_runs(
     first: list[float], more: list[float]
 ) -> None:
     judgement = judge(evidence(*make_launch(*first, *more), *HISTORY))
@@ -184,7 +184,7 @@ WARMING = tuple(np.concatenate([np.full(12, 7.6), np.full(22, 7.325)]).tolist())
 @pytest.mark.parametrize(
     ("warming", "reason"), [(1, Reason.WITHIN_TOLERANCE), (2, Reason.WARMING_UP)]
 )
-def test_two_of_three_launched_runs_warming_up_decide(
+def test_launch_is_inconclusive_if_two_of_three_runs_are_still_warming_up(
     warming: int, reason: Reason
 ) -> None:
     for first in range(2):

@@ -79,7 +79,7 @@ def find_known_changes(
     )
 
 
-def test_change_has_day_size_and_environment() -> None:
+def test_level_change_states_its_day_size_and_changed_software() -> None:
     (change,) = find_known_changes(make_days((1.0, 40), (1.06, 20)))
     assert (change.kind, change.first_run, change.started.date()) == (
         "step",
@@ -104,7 +104,7 @@ def test_change_has_day_size_and_environment() -> None:
     ],
     ids=["other direction", "smaller than the change", "too early", "too late"],
 )
-def test_acknowledgement_of_another_change_does_not_cover(
+def test_acknowledgement_of_other_size_or_day_does_not_cover_a_level_change(
     entry: Acknowledgement,
 ) -> None:
     (change,) = find_known_changes(make_days((1.0, 40), (1.06, 20)), entry)
@@ -142,7 +142,7 @@ def list_acknowledgements(
     ("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)]
 )
 @pytest.mark.parametrize("kind", list(ChangeKind))
-def test_much_smaller_acknowledgement_covers_no_uncertain_change(
+def test_uncertain_change_is_not_covered_by_a_much_smaller_acknowledgement(
     kind: ChangeKind, difference: float, covers: bool
 ) -> None:
     """The interval of an uncertain drift contains both sizes."""
@@ -192,7 +192,7 @@ def test_expired_acknowledgement_is_reported_without_effect() -> None:
     assert last_day.acknowledged is not None
 
 
-def test_reverted_change_does_not_persist() -> None:
+def test_level_change_is_reported_as_reverted_once_the_step_time_returns() -> None:
     slower, faster = find_known_changes(make_days((1.0, 40), (1.06, 20), (1.0, 20)))
     assert not slower.stands
     assert phrase(slower).endswith("reverted since")
@@ -228,7 +228,7 @@ def test_change_within_a_printed_unit_is_not_reported() -> None:
     )
 
 
-def test_environment_that_changes_every_day_is_no_candidate() -> None:
+def test_fact_that_changes_every_day_is_no_candidate_cause_of_a_level_change() -> None:
     series = [
         DailyRun(
             daily_run.started,

@@ -104,7 +104,7 @@ def test_slow_node_text_names_suspects_and_nodes_to_exclude(
 
 
 @pytest.mark.parametrize("sigma", [0.0, math.nan, math.inf])
-def test_unknown_noise_names_no_node(sigma: float) -> None:
+def test_unknown_noise_of_step_times_makes_no_node_suspect(sigma: float) -> None:
     assert (
         find_slow_nodes(make_runs((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND)
         == NodeFinding()
@@ -123,7 +123,9 @@ nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(9.0, 13.0), nodes), max_size=5))
-def test_node_of_a_fast_run_is_never_named(drawn: list[tuple[float, set[str]]]) -> None:
+def test_node_of_a_fast_run_is_never_a_suspect_or_excluded(
+    drawn: list[tuple[float, set[str]]],
+) -> None:
     runs = make_runs(*((seconds, " ".join(sorted(names))) for seconds, names in drawn))
     finding = find_slow_nodes(runs, SIGMA, BOUND)
     assert find_slow_nodes(runs[::-1], SIGMA, BOUND).exclude == finding.exclude
@@ -152,7 +154,7 @@ def make_launch(**factors: float) -> list[Measurement]:
 @pytest.mark.parametrize(
     ("factor", "exclude"), [(1.1, ("n1",)), (1.0, ()), (math.nan, ())]
 )
-def test_confirming_run_counts_for_nodes_only(
+def test_rerun_on_a_suspect_node_decides_its_exclusion_but_not_the_verdict(
     factor: float, exclude: tuple[str, ...]
 ) -> None:
     slow, fast, again = make_launch(slow=1.1, fast=1.0, again=factor)
@@ -163,7 +165,7 @@ def test_confirming_run_counts_for_nodes_only(
     assert again not in judgement.runs
 
 
-def test_noise_is_estimated_from_other_runs() -> None:
+def test_slow_node_is_found_with_noise_of_earlier_runs_not_of_the_launch() -> None:
     """The difference between slow and fast nodes would hide the slow ones if it counted
     as noise."""
     known = evidence(*make_launch(c=1.0, b=1.0, a=1.1), *HISTORY)
@@ -174,7 +176,7 @@ def test_noise_is_estimated_from_other_runs() -> None:
     assert judge_nodes(judge(evidence()), evidence(), {}) == NodeFinding()
 
 
-def test_slow_run_confirms_a_node_named_by_history() -> None:
+def test_slow_run_on_a_node_already_slow_in_history_excludes_that_node() -> None:
     known_slow = frozenset({"n2", "n9"})
     finding = find_slow_nodes(
         make_runs((10.9, "n1 n2"), (10.0, "n3 n4")), SIGMA, BOUND, known_slow
@@ -193,7 +195,9 @@ def test_slow_run_confirms_a_node_named_by_history() -> None:
 @pytest.mark.parametrize(
     "other", [(10.8, "n3 n4"), (10.0, "n2 n3")], ids=["others are slow", "fast with it"]
 )
-def test_named_node_is_kept_if_other_runs_clear_it(other: tuple[float, str]) -> None:
+def test_node_slow_in_history_is_not_excluded_if_current_runs_clear_it(
+    other: tuple[float, str],
+) -> None:
     assert (
         "n2"
         not in find_slow_nodes(

@@ -49,7 +49,7 @@ def test_equal_days_have_the_smallest_noise() -> None:
     assert equal.sigma == noise.MIN_SIGMA
 
 
-def test_repeats_have_one_degree_of_freedom_less() -> None:
+def test_noise_of_three_repeats_has_two_degrees_of_freedom() -> None:
     assert noise.estimate_from_repeats([7.0], "repeats") is None
     repeats = noise.estimate_from_repeats([7.0, 7.07, 7.14], "repeats")
     assert repeats is not None
@@ -92,7 +92,7 @@ def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -
     assert prior.degrees_of_freedom == pytest.approx(freedom, rel=0.3)
 
 
-def test_few_or_equal_configurations_give_no_noise_prior() -> None:
+def test_noise_prior_needs_estimates_of_at_least_five_configurations() -> None:
     estimate = Noise(0.01, 7.6, "20 days", measured=True)
     assert noise.estimate_from_fleet([estimate] * 4) is None
     prior = noise.estimate_from_fleet([estimate] * 5)
@@ -116,7 +116,9 @@ def test_noisier_configuration_keeps_its_noise() -> None:
     assert 0.005 < pooled.sigma < 0.006
 
 
-def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
+def test_configuration_without_measured_noise_gets_the_larger_of_fleet_and_assumed_noise() -> (
+    None
+):
     others, assumed = (
         Noise(0.005, 30.0, "40 configurations", measured=True),
         noise.assume_noise(0.01),
@@ -127,7 +129,7 @@ def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
 
 
 @pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.MIN_SIGMA)])
-def test_configuration_keeps_its_noise_although_others_have_none(
+def test_configuration_keeps_its_measured_noise_if_the_fleet_has_zero_noise(
     own: float, expected: float
 ) -> None:
     """Coarsely printed step times may all be equal."""
@@ -141,7 +143,7 @@ def test_configuration_keeps_its_noise_although_others_have_none(
 @pytest.mark.parametrize(
     ("sigma", "noisy"), [(0.002, False), (0.008, False), (0.04, True), (0.1, True)]
 )
-def test_noise_of_few_days_replaces_the_assumed_one_if_larger(
+def test_noise_measured_on_five_days_is_preferred_to_smaller_assumed_noise(
     sigma: float, noisy: bool
 ) -> None:
     few = noise.estimate_from_few_days(make_series(sigma, 5))
@@ -149,7 +151,7 @@ def test_noise_of_few_days_replaces_the_assumed_one_if_larger(
     assert noise.is_noisier(few, noise.assume_noise(0.01)) is noisy
 
 
-def test_two_to_seven_days_count_as_few() -> None:
+def test_rough_noise_is_estimated_from_two_to_seven_days() -> None:
     assert [
         noise.estimate_from_few_days(make_series(0.02, days)) is None
         for days in (0, 1, 2, 7, 8)

@@ -39,7 +39,7 @@ def test_robust_statistics_match_scipy(window: np.ndarray) -> None:
     [("mean", np.mean), ("trimmed_mean", compute_trimmed_mean)],
 )
 @pytest.mark.parametrize("correlation", [0.0, 0.8])
-def test_error_is_the_spread_over_many_runs(
+def test_error_estimated_within_one_run_equals_the_spread_over_many_runs(
     statistic: str, compute: Any, correlation: float
 ) -> None:
     noise = np.random.default_rng(2).standard_normal((1000, 34))
@@ -55,7 +55,7 @@ def test_error_is_the_spread_over_many_runs(
     )
 
 
-def test_correlated_steps_are_fewer_samples() -> None:
+def test_correlated_step_times_reduce_the_effective_sample_size() -> None:
     independent = np.random.default_rng(3).standard_normal(200)
     walk = 10 + np.convolve(independent, np.ones(5) / 5, "valid")
     assert estimate_within_run(10 + independent, "mean").effective_sample_size > 150
@@ -112,7 +112,7 @@ def test_mean_of_several_steps_is_one_sample() -> None:
     assert estimate_within_run(window, "mean").effective_sample_size == 3
 
 
-def test_one_dominant_weight_leaves_one_independent_sample() -> None:
+def test_printed_mean_over_nearly_all_steps_leaves_one_effective_sample() -> None:
     window = np.array([7.0, 7.2, 7.1, 7.1])
     even, uneven = (
         estimate_within_run(window, "mean", mean_of=steps)

@@ -129,7 +129,7 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("runs", CONTRADICTIONS.values(), ids=list(CONTRADICTIONS))
-def test_contradicted_order_fails_if_results_differ(
+def test_runs_with_contradictory_order_are_invalid_if_their_step_times_differ(
     runs: tuple[Measurement, Measurement],
 ) -> None:
     newest, rival = runs
@@ -145,7 +145,7 @@ def test_contradicted_order_fails_if_results_differ(
     )
 
 
-def test_regression_is_kept_with_a_note_on_the_other_run() -> None:
+def test_regression_with_ambiguous_run_order_stays_a_regression_with_a_note() -> None:
     red = decide(make_run(10, HOUR, seconds=SLOW), make_run(11, DAY))
     assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in list_codes(red)) == (
         Verdict.REGRESSION,
@@ -218,18 +218,20 @@ ORDINARY = {
 
 
 @pytest.mark.parametrize("runs", ORDINARY.values(), ids=list(ORDINARY))
-def test_order_of_ordinary_runs_is_not_doubted(runs: tuple[Measurement, ...]) -> None:
+def test_run_order_is_certain_despite_reset_job_ids_or_copied_files(
+    runs: tuple[Measurement, ...],
+) -> None:
     assert list_rivals(*runs) == []
 
 
-def test_order_of_launched_runs_is_never_doubted() -> None:
+def test_launched_run_is_the_newest_despite_a_higher_job_id_on_disk() -> None:
     newest = make_run(10, HOUR)
     found = replace(newest.run.found, launch="x")
     launched = replace(newest, run=replace(newest.run, found=found))
     assert decide(launched, make_run(11, DAY, seconds=SLOW)).verdict is Verdict.PASS
 
 
-def test_ambiguous_order_is_accepted_by_an_entry() -> None:
+def test_acknowledgement_accepts_an_ambiguous_run_order() -> None:
     today = NOW.date()
     entry = Acknowledgement(
         KEY.id,
@@ -268,7 +270,7 @@ def test_each_run_that_may_be_the_newest_is_judged() -> None:
     assert decide(newest, by_file, by_job).reason is Reason.ORDER_AMBIGUOUS
 
 
-def test_certain_order_keeps_the_verdict() -> None:
+def test_certain_run_order_leaves_the_verdict_unchanged() -> None:
     ordered = evidence(make_run(11, HOUR), make_run(10, DAY))
     judgement = judge(ordered)
     assert with_order_doubt(judgement, ordered) is judgement

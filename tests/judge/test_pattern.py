@@ -31,7 +31,7 @@ def test_straggler_exceeds_three_percent_and_the_noise(
     assert np.count_nonzero(find_stragglers(np.array(seconds), resolution)) == slow
 
 
-def test_two_levels_are_found_with_their_slow_steps() -> None:
+def test_step_times_alternating_between_two_levels_are_detected() -> None:
     seconds = 1 + 0.005 * np.random.default_rng(1).standard_normal(34)
     slow = np.arange(34) % 3 == 0
     levels = find_step_levels(np.where(slow, 1.1 * seconds, seconds), 0.0)
@@ -52,7 +52,7 @@ def test_two_levels_are_found_with_their_slow_steps() -> None:
         ((1 + 2 * np.exp(-np.arange(34) / 4)).tolist(), 0.0),
     ],
 )
-def test_rounding_ramps_and_stragglers_are_not_two_levels(
+def test_rounding_ramp_or_stragglers_in_step_times_are_not_two_levels(
     seconds: list[float], resolution: float
 ) -> None:
     assert find_step_levels(np.array(seconds), resolution) is None
@@ -88,7 +88,7 @@ def test_consecutive_slow_steps_are_one_stretch(
         ([], None),
     ],
 )
-def test_period_of_slow_steps_needs_three_without_gaps(
+def test_slow_steps_are_periodic_if_three_follow_at_equal_distance(
     starts: list[int], distance: int | None
 ) -> None:
     period = find_period(sorted(starts), 34)

@@ -48,7 +48,9 @@ def make_save(line: int, seconds: float | None) -> CheckpointRecord:
         (CheckpointRecord(CheckpointAction.LOAD, 14, 37.95), ""),
     ],
 )
-def test_save_within_a_slow_step_is_named(record: CheckpointRecord, text: str) -> None:
+def test_checkpoint_save_that_explains_a_slow_step_is_described(
+    record: CheckpointRecord, text: str
+) -> None:
     assert describe(record) == text
 
 

@@ -74,7 +74,9 @@ def make_means(
 
 
 @pytest.mark.parametrize("seconds", [[7.6], [6.0, 8.0], [5.0]])
-def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
+def test_log_with_one_or_two_printed_means_is_inconclusive(
+    seconds: list[float],
+) -> None:
     """Variation within the means is unknown, so the run meets the bound but cannot
     pass."""
     judgement = judge(evidence(make_means(seconds)))
@@ -110,11 +112,11 @@ def test_one_mean_beyond_the_bound_is_a_regression() -> None:
     assert judge(evidence(make_means([7.8]), *HISTORY)).verdict is Verdict.REGRESSION
 
 
-def test_history_decides_on_a_single_mean() -> None:
+def test_run_with_a_single_printed_mean_passes_with_noise_from_history() -> None:
     assert judge(evidence(make_means([7.3]), *HISTORY)).verdict is Verdict.PASS
 
 
-def test_three_means_are_three_samples() -> None:
+def test_interval_of_three_printed_means_is_wider_than_that_of_thirty_steps() -> None:
     few, many = make_means([7.3, 7.5, 7.1]), make_means([7.3, 7.5, 7.1] * 10, 1)
     widths = []
     for means in (few, many):
@@ -125,7 +127,7 @@ def test_three_means_are_three_samples() -> None:
     assert judge(evidence(few)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_slow_mean_is_not_forgiven() -> None:
+def test_slow_mean_over_ten_steps_is_not_forgiven_like_a_single_slow_step() -> None:
     """One of ten means may contain a stall of all its steps, which is more than one
     slow step in twenty."""
     stalled = [7.3] * 9 + [12.0]
@@ -159,7 +161,9 @@ def test_pattern_of_printed_means_reports_no_period() -> None:
     ],
     ids=["means", "one mean", "tokens only"],
 )
-def test_damaged_log_of_means_never_passes(columns: Steps, window: Window) -> None:
+def test_self_test_catches_every_damage_to_a_log_of_printed_means(
+    columns: Steps, window: Window
+) -> None:
     def decide(damaged: Evidence) -> tuple[Judgement, Status]:
         judgement = judge(damaged)
         return judgement, decide_status(judgement, DEFAULT_RULES)

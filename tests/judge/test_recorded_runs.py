@@ -50,7 +50,7 @@ def make_stalled(every: int, factor: float, first: int = 0) -> Measurement:
     )
 
 
-def test_stalls_of_every_sixth_step_do_not_pass() -> None:
+def test_run_that_stalls_at_every_sixth_step_is_inconclusive_and_fails() -> None:
     judgement = judge(evidence(make_stalled(6, 3.0), baseline=RECORDED))
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
@@ -59,7 +59,7 @@ def test_stalls_of_every_sixth_step_do_not_pass() -> None:
     assert judgement.meets_point is False
 
 
-def test_recorded_stalls_do_not_excuse_stalls() -> None:
+def test_stalls_in_the_recorded_baseline_excuse_no_stalls_of_the_run() -> None:
     recording = Recording(
         "2025-11-01", 4, 11.0, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()
     )
@@ -105,7 +105,7 @@ def make_long_run(
 
 
 @pytest.mark.parametrize("mean_of", [1, 10])
-def test_two_stalls_are_forgiven_however_many_steps(mean_of: int) -> None:
+def test_two_stalls_are_forgiven_and_three_are_not_in_a_long_run(mean_of: int) -> None:
     two, three = [(100, 20.0), (300, 20.0)], [(100, 20.0), (200, 20.0), (300, 20.0)]
     assert (
         judge(
@@ -119,7 +119,7 @@ def test_two_stalls_are_forgiven_however_many_steps(mean_of: int) -> None:
     assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
 
 
-def test_stalls_of_one_step_in_twenty_fail() -> None:
+def test_run_that_stalls_at_every_twentieth_step_fails_the_literal_rule() -> None:
     judgement = judge(
         evidence(
             make_long_run(*((step, 5.0) for step in range(9, 500, 20))),
@@ -129,7 +129,9 @@ def test_stalls_of_one_step_in_twenty_fail() -> None:
     assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
 
 
-def test_recorded_saves_are_no_stalls() -> None:
+def test_periodic_slow_saves_are_no_stalls_if_the_recorded_baseline_contains_them() -> (
+    None
+):
     saves = [(step, 2.0) for step in range(9, 500, 20)]
     baseline = replace(
         RECORDED,
@@ -163,7 +165,7 @@ def make_few_means(*seconds: float) -> Measurement:
         ((1.02, 1.05, 1.03), True),
     ],
 )
-def test_means_that_contradict_each_other_do_not_pass(
+def test_printed_means_too_far_apart_fail_the_literal_rule(
     factors: tuple[float, ...], meets: bool
 ) -> None:
     judgement = judge(
@@ -176,7 +178,9 @@ def test_means_that_contradict_each_other_do_not_pass(
 
 
 @pytest.mark.parametrize("reason", [Reason.FEW_STEPS_DECIDE, Reason.INTERVAL_TOO_WIDE])
-def test_accepted_doubt_leaves_the_statistic_to_decide(reason: Reason) -> None:
+def test_accepted_inconclusive_reason_leaves_the_mean_step_time_to_decide(
+    reason: Reason,
+) -> None:
     """The message still states the problem."""
     run = (
         make_stalled(6, 3.0)
@@ -220,7 +224,7 @@ def make_recorded(groups: int | None, *seconds: float) -> Baseline:
     return replace(RECORDED, recording=recording)
 
 
-def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
+def test_recorded_runs_of_one_day_or_unknown_date_narrow_the_interval_as_one() -> None:
     single = replace(
         RECORDED,
         recording=Recording(
@@ -289,7 +293,7 @@ def test_quantised_baseline_widens_the_interval_and_is_noted() -> None:
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(1.04, Verdict.PASS), (1.06, Verdict.REGRESSION)]
 )
-def test_two_steps_without_history_are_compared_plainly(
+def test_window_of_two_steps_without_history_is_compared_without_interval(
     factor: float, verdict: Verdict
 ) -> None:
     two = measurement(
@@ -397,7 +401,9 @@ def make_recordings(levels: Sequence[float], cv: float, seed: int) -> list[list[
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [2, 6, 14])
 @pytest.mark.parametrize("cv", [0.002, 0.02])
-def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
+def test_recorded_runs_at_one_step_time_are_rarely_reported_as_two_levels(
+    runs: int, cv: float
+) -> None:
     """Fewer than 1 % are split, up to twice the expected noise. docs/reference/baseline-files.md lists
     the numbers for 200,000 recordings each."""
     refused = sum(
@@ -418,7 +424,7 @@ def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
         ((1.0, 1.0, 1.08, 1.08), True, 0.99),
     ],
 )
-def test_two_levels_are_found_in_any_order(
+def test_recorded_runs_at_two_step_time_levels_are_detected(
     levels: tuple[float, ...], ordered: bool, least: float
 ) -> None:
     run_levels = [
@@ -451,7 +457,7 @@ def test_two_levels_are_found_in_any_order(
         pytest.param((1.0,), id="one run"),
     ],
 )
-def test_small_or_single_difference_is_no_second_level(
+def test_small_shift_or_single_slow_recorded_run_is_no_second_level(
     levels: tuple[float, ...],
 ) -> None:
     assert (

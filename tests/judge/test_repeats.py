@@ -75,7 +75,7 @@ def test_repeats_that_disagree_are_not_averaged() -> None:
     assert judgement.notes[0].code == "repeats-disagree"
 
 
-def test_day_without_a_time_does_not_change_the_noise() -> None:
+def test_daily_run_without_a_step_time_does_not_change_the_noise() -> None:
     (newest,) = make_repeats(1.0)
     untimed = replace(nights(7.325)[0], statistic_seconds=math.nan)
     assert (

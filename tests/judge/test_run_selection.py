@@ -67,7 +67,7 @@ def test_two_slow_steps_of_34_are_forgiven() -> None:
     )  # the displayed steps are the measured ones
 
 
-def test_slow_step_of_four_is_not_forgiven() -> None:
+def test_stalled_step_is_not_left_out_of_a_window_of_four_steps() -> None:
     window, few = (12.0, 12.1, 120.0, 12.0), (1, 2, 3, 4)
     short = measurement(
         float(np.mean(window)),
@@ -207,7 +207,9 @@ def test_third_stall_in_seven_days_is_not_forgiven(
     ],
     ids=["forgiven", "slow", "refused"],
 )
-def test_stalls_of_stored_runs_count(difference: float, reason: str, code: str) -> None:
+def test_stalled_runs_in_the_history_count_towards_too_frequent_stalls(
+    difference: float, reason: str, code: str
+) -> None:
     """A stall was forgiven if the step time exceeds the time that was compared."""
     seconds = 7.325 * 1.07
     fields = (True, seconds, "PASS", reason, seconds, 7.325, difference)
@@ -228,7 +230,7 @@ def test_stalls_of_stored_runs_count(difference: float, reason: str, code: str) 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 
 
-def test_current_runs_are_averaged_after_the_daily_runs() -> None:
+def test_daily_runs_end_with_the_geometric_mean_of_the_current_runs() -> None:
     software = {"commit": "0a1b", "container": "a:1"}
     current = [
         measurement(value, run=run(environment=tuple(software.items())))
@@ -258,7 +260,7 @@ def test_printed_unit_widens_the_error_only_if_all_step_times_are_equal() -> Non
     assert find_quantisation_unit([differing]) == find_quantisation_unit([]) == 0
 
 
-def test_last_valid_run_is_named_with_day_and_job() -> None:
+def test_message_states_day_and_job_of_the_last_valid_run() -> None:
     previous = nights(7.4, 7.3, first=12)
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
@@ -277,7 +279,7 @@ def test_last_valid_run_is_named_with_day_and_job() -> None:
         assert find_last_valid(evidence(unknown)) is None
 
 
-def test_configuration_without_runs_names_its_last_stored_run() -> None:
+def test_message_on_a_missing_configuration_states_its_last_stored_run() -> None:
     """A nightly folder contains only current runs, so a retired configuration is known
     from the history only."""
     last_stored = StoredRun(
@@ -305,7 +307,7 @@ def test_configuration_without_runs_names_its_last_stored_run() -> None:
     )
 
 
-def test_newest_run_of_each_other_day_counts() -> None:
+def test_newest_run_of_each_earlier_day_is_its_daily_run() -> None:
     """Runs of one day share its conditions: the newest run of each earlier day counts,
     and no other run of the current day."""
     hours = (0, 2, 5, 20, 22, 44, 46)  # before six in the morning

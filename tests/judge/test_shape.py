@@ -131,7 +131,7 @@ def map_notes(shape: Shape) -> dict[str, Note]:
         ),
     ],
 )
-def test_shape_has_its_kind_and_text(
+def test_step_time_pattern_is_classified_and_described(
     seconds: np.ndarray, kind: str, words: str
 ) -> None:
     shape = find_shape(make_window(seconds))
@@ -139,7 +139,7 @@ def test_shape_has_its_kind_and_text(
     assert re.fullmatch(words, phrase_all(shape.statements))
 
 
-def test_stragglers_are_counted_with_share_and_line() -> None:
+def test_note_on_stragglers_states_their_number_time_share_and_log_line() -> None:
     note = map_notes(
         find_shape(
             make_window(
@@ -159,7 +159,9 @@ def test_stragglers_are_counted_with_share_and_line() -> None:
 
 
 @pytest.mark.parametrize(("factor", "noted"), [(1.2, False), (1.5, True), (0.5, True)])
-def test_means_that_differ_by_one_percent_are_noted(factor: float, noted: bool) -> None:
+def test_mean_and_trimmed_mean_that_differ_by_one_percent_are_noted(
+    factor: float, noted: bool
+) -> None:
     note = map_notes(
         find_shape(make_window(slow_steps(factor, 23, among=np.full(34, 7.3))))
     ).get("mean-and-trimmed")
@@ -175,7 +177,7 @@ def test_means_that_differ_by_one_percent_are_noted(factor: float, noted: bool) 
         assert phrase(note).endswith("fast steps drive the mean")
 
 
-def test_even_steps_have_no_notes() -> None:
+def test_window_of_even_step_times_gets_no_note() -> None:
     even = CodedStatement(StatementCode.EVEN_STEPS, averaged=False)
     assert find_shape(make_window(CALM)) == Shape((even,), ShapeKind.EVEN)
 
@@ -217,7 +219,7 @@ def test_slow_stretch_at_window_start_is_a_warm_up() -> None:
     assert not find_shape(read_window(EVO2, 41, 74)).warming_up
 
 
-def test_slow_step_among_500_real_ones_is_found() -> None:
+def test_one_slow_step_among_499_of_a_real_run_is_a_spike() -> None:
     shape = find_shape(read_window(GENEFORMER, 1, 499))
     assert (shape.kind, phrase_all(shape.statements)) == (
         "one-spike",
@@ -233,7 +235,9 @@ def test_slow_step_among_500_real_ones_is_found() -> None:
         ("nemo2/resiliency_five_runs.out", 1, 19),
     ],
 )
-def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> None:
+def test_step_times_of_steady_real_runs_are_classified_as_even(
+    name: str, first: int, last: int
+) -> None:
     shape = find_shape(read_window(name, first, last))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
@@ -247,7 +251,7 @@ def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> Non
     st.sampled_from([1, 5]),
     st.sampled_from([0.0, 0.001]),
 )
-def test_shape_text_is_short_for_any_step_times(
+def test_description_of_any_step_times_has_at_most_200_characters(
     seconds: list[float], moving_mean: int, resolution: float
 ) -> None:
     shape = find_shape(
@@ -265,7 +269,7 @@ def test_shape_text_is_short_for_any_step_times(
 
 
 @pytest.mark.parametrize("count", [0, 1, 6, 300])
-def test_equal_steps_are_even(count: int) -> None:
+def test_equal_step_times_are_classified_as_even(count: int) -> None:
     shape = find_shape(make_window([7.325] * count))
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 

@@ -45,7 +45,7 @@ def windows(
 
 @pytest.mark.slow
 @given(lists)
-def test_slope_and_score_match_scipy(values: np.ndarray) -> None:
+def test_theil_sen_slope_and_kendall_score_match_scipy(values: np.ndarray) -> None:
     assert compute_theil_sen(values) == pytest.approx(
         stats.theilslopes(values).slope, abs=1e-12
     )
@@ -148,7 +148,7 @@ def test_first_steps_slower_by_one_printed_unit_are_no_warm_up(
     assert (find_warm_up(run, resolution=0.001) is not None) is warming
 
 
-def test_long_windows_are_condensed_to_blocks() -> None:
+def test_long_step_windows_are_averaged_into_at_most_100_blocks() -> None:
     seconds = np.arange(1.0, 1001.0)
     points, block = condense(seconds)
     assert (len(points), block) == (100, 10)

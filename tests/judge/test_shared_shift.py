@@ -75,7 +75,7 @@ def find_existing_shift(configurations: Sequence[ConfigurationShift]) -> SharedS
     return shared
 
 
-def test_shift_shared_by_most_is_named_with_size() -> None:
+def test_slowdown_shared_by_most_configurations_is_reported_with_its_size() -> None:
     shared = find_existing_shift(make_fleet([0.03] * 14 + [0.0] * 2))
     assert shared.configurations == tuple(KEYS[:14])
     assert (shared.of, shared.against) == (16, "their last runs")
@@ -87,7 +87,7 @@ def test_shift_shared_by_most_is_named_with_size() -> None:
     )
 
 
-def test_faster_cluster_is_named() -> None:
+def test_speed_up_shared_by_all_configurations_is_reported() -> None:
     shared = find_existing_shift(make_fleet([-0.03] * 16))
     assert shared.shift == pytest.approx(math.expm1(-0.03))
     assert phrase(shared).startswith(
@@ -126,7 +126,7 @@ def test_shift_is_measured_against_the_last_runs() -> None:
     ).shift == pytest.approx(math.expm1(0.04))
 
 
-def test_median_of_the_last_seven_runs_counts() -> None:
+def test_shared_shift_is_measured_against_the_median_of_the_last_seven_runs() -> None:
     assert (
         find_shared_shift(
             make_fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))
@@ -153,12 +153,14 @@ def test_shared_shift_never_mixes_last_runs_and_baselines(
     assert ("cluster-wide change" in phrase(shared)) is (against == "their last runs")
 
 
-def test_few_configurations_with_last_runs_use_baselines() -> None:
+def test_shared_shift_uses_baselines_if_too_few_configurations_have_last_runs() -> None:
     assert find_existing_shift(make_fleet([0.08] * 4, with_older=2)).of == 4
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_interval_contains_the_error_of_the_median(count: int) -> None:
+def test_shared_shift_interval_includes_the_error_of_the_median_of_last_runs(
+    count: int,
+) -> None:
     """The claimed error is slightly larger: a median of few values is nearly as
     efficient as a mean."""
     shared = find_existing_shift(
@@ -171,7 +173,9 @@ def test_interval_contains_the_error_of_the_median(count: int) -> None:
     assert 0.99 < claimed / actual < 1.05
 
 
-def test_equal_printed_times_do_not_decide_for_all() -> None:
+def test_configuration_with_equal_printed_times_does_not_dominate_the_shared_shift() -> (
+    None
+):
     """Equal printed values look noiseless."""
     several = make_fleet([0.03] * 15)
     exact = ConfigurationShift(
@@ -246,7 +250,7 @@ def test_shift_is_computed_from_judgement_and_last_runs() -> None:
     assert shift.estimate is judgement.estimate
 
 
-def test_newest_valid_runs_are_the_last_runs() -> None:
+def test_shift_of_a_configuration_uses_its_seven_newest_valid_runs() -> None:
     judgement = judge(evidence(noisy(7.325)))
     diverged = Problem(Reason.DIVERGED, "loss is nan")
     older = [measurement(7.325 * factor) for factor in range(1, 10)]

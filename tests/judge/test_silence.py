@@ -38,7 +38,9 @@ def find_silent(now: float, **starts: list[datetime]) -> set[str]:
         ([0, 7, 14, 15, 16, 17, 18], 1),
     ],
 )
-def test_usual_gap_is_the_second_longest(days: list[float], gap: float | None) -> None:
+def test_usual_gap_between_runs_is_the_second_longest_gap(
+    days: list[float], gap: float | None
+) -> None:
     rhythm = find_rhythm(make_starts(*days))
     assert (rhythm and rhythm.gap / DAY) == (gap and pytest.approx(gap))
 

@@ -112,7 +112,7 @@ def test_nodes_always_together_are_one_suspect() -> None:
     assert name_nodes(evidence) == [("n5", "n6", "n7")]
 
 
-def test_nodes_of_every_run_are_never_named() -> None:
+def test_nodes_used_by_every_run_are_never_reported_as_slow() -> None:
     """No run was fast without them, so the configuration may be the cause."""
     runs = [
         replace(run, nodes=frozenset({"n1", "n2"}))
@@ -127,14 +127,14 @@ def test_nodes_of_every_run_are_never_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("jobs", "shared"), [(1, 0.02), (2, 0.2), (4, 0.05)])
-def test_regression_of_all_jobs_names_no_node(jobs: int, shared: float) -> None:
+def test_regression_of_all_jobs_blames_no_node(jobs: int, shared: float) -> None:
     for seed in range(4):
         assert not find_slow_node(
             make_runs({}, jobs=jobs, shared=shared, since=22, seed=seed)
         ).named
 
 
-def test_regression_on_dedicated_nodes_names_no_node() -> None:
+def test_regression_of_a_configuration_on_dedicated_nodes_blames_no_node() -> None:
     """Nodes that always run the same configuration cannot be distinguished from it."""
     runs = []
     for run in make_runs({}, jobs=4):
@@ -148,7 +148,9 @@ def test_regression_on_dedicated_nodes_names_no_node() -> None:
     assert not find_slow_node(runs).named
 
 
-def test_regression_known_to_some_configurations_names_no_node() -> None:
+def test_regression_that_is_a_new_level_for_most_configurations_blames_no_node() -> (
+    None
+):
     """One configuration is above its old level, the others have a new level: no node is
     to blame, whichever nodes it used most."""
     for seed in range(4):
@@ -165,7 +167,7 @@ def test_regression_known_to_some_configurations_names_no_node() -> None:
         assert not find_slow_node(late).named
 
 
-def test_days_with_all_jobs_slow_name_no_node() -> None:
+def test_days_on_which_all_jobs_are_slow_blame_no_node() -> None:
     """One node is used on these days only."""
     runs = []
     for run in make_runs({}, jobs=4):
@@ -180,7 +182,7 @@ def test_days_with_all_jobs_slow_name_no_node() -> None:
 
 
 @pytest.mark.slow
-def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
+def test_estimated_slowness_of_a_node_excludes_the_slowdown_of_all_jobs() -> None:
     evidence = [
         find_slow_node(
             make_runs({5: 0.04}, days=60, jobs=4, shared=0.05, since=0, seed=seed)
@@ -195,7 +197,7 @@ def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
     assert slowness == pytest.approx([0.04] * 3, abs=0.0015)
 
 
-def test_single_bad_day_names_no_node() -> None:
+def test_single_bad_day_blames_no_node() -> None:
     runs = make_runs({})
     index = next(index for index, run in enumerate(runs) if "n5" in run.nodes)
     runs[index] = replace(runs[index], logarithm=1.5)
@@ -244,14 +246,14 @@ def find_doubts(runs: Sequence[NodeRun]) -> list[NodeDoubt | None]:
     ]
 
 
-def test_configuration_slow_ever_since_names_no_node() -> None:
+def test_configuration_slow_since_it_moved_to_other_nodes_blames_no_node() -> None:
     """It moved to other nodes on the day it became slow, so it may have regressed."""
     assert find_doubts(make_elsewhere(dict.fromkeys(range(20, 30), "good"))) == [
         NodeDoubt.NOTHING_FAST_SINCE
     ]
 
 
-def test_neighbouring_slow_days_name_no_node() -> None:
+def test_two_consecutive_slow_days_blame_no_node() -> None:
     """Two consecutive bad days may have one cause; a fast run elsewhere between them
     makes them two."""
     assert find_doubts(make_elsewhere({15: "good", 16: "good"})) == [
@@ -268,7 +270,7 @@ def test_neighbouring_slow_day_is_weaker_evidence(
     assert find_doubts([replace(run, sigma=6.7 * CV) for run in runs]) == [doubt]
 
 
-def test_fast_run_on_a_slow_day_confirms_the_nodes() -> None:
+def test_fast_run_elsewhere_on_a_slow_day_confirms_the_suspect_nodes() -> None:
     runs = make_elsewhere({15: "good", 16: "good"})
     fast = replace(runs[16], id="fast", logarithm=0.0, nodes=frozenset({"a1", "a2"}))
     assert find_doubts([*runs, fast]) == [None]
@@ -281,7 +283,7 @@ def test_fast_run_on_a_slow_day_confirms_the_nodes() -> None:
     ]
 
 
-def test_software_of_slow_runs_alone_names_no_node() -> None:
+def test_software_shared_by_slow_runs_alone_clears_their_nodes() -> None:
     """Commits differ every day: only software that all slow runs share may be the
     cause."""
     assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [
@@ -319,7 +321,7 @@ def noisy(count: int, seed: int = 3) -> list[float]:
     return list(2.0 + CV * np.random.default_rng(seed).standard_normal(count))
 
 
-def test_run_is_compared_with_days_since_last_change() -> None:
+def test_slow_node_search_compares_runs_with_the_level_since_the_last_change() -> None:
     values = noisy(40)
     runs, short = compare_with_levels(
         {
@@ -357,7 +359,9 @@ def test_configuration_of_fewer_than_8_days_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("since", "days"), [(None, 60), (START + timedelta(75), 5)])
-def test_runs_of_the_last_60_days_are_compared(since: date | None, days: int) -> None:
+def test_slow_node_search_uses_the_runs_of_the_last_60_days_by_default(
+    since: date | None, days: int
+) -> None:
     runs, _ = compare_with_levels({"a": make_configuration_runs(noisy(80))}, since)
     assert sorted(run.day for run in runs) == [
         START + timedelta(80 - days + day) for day in range(days)
@@ -378,7 +382,7 @@ def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_slow_drift_of_a_configuration_names_no_node(seed: int) -> None:
+def test_slow_drift_of_a_configuration_blames_no_node(seed: int) -> None:
     runs = [
         ConfigurationRun(
             run.id,

@@ -165,7 +165,7 @@ def test_job_is_charged_for_whole_nodes(fields: dict[str, Any], hours: float) ->
     )
 
 
-def test_used_hours_of_a_session_are_described() -> None:
+def test_message_states_the_gpu_hours_that_a_session_used() -> None:
     ended = job(elapsed_seconds=HOUR)
     assert describe_used([ended, job(refused="not-submitted")]) == "16.0 GPU-hours used"
     assert (
@@ -180,7 +180,7 @@ def test_used_hours_of_a_session_are_described() -> None:
 OTHER = replace(SPEC, case_id="other")
 
 
-def test_used_hours_replace_the_estimate() -> None:
+def test_gpu_hours_used_by_an_ended_job_replace_its_estimate() -> None:
     spendthrift = plan(30.0, SPEC)
     spendthrift.add_ended(job(elapsed_seconds=HOUR))
     assert reserve(spendthrift, 2) == ""
@@ -244,7 +244,7 @@ HELD = replace(SPEC, purpose=Purpose.ALLOCATION, gpu_hours=100.0)
 RUN = replace(SPEC, via="allocation", allocation=1)
 
 
-def test_allocation_uses_the_time_since_its_start(tmp_path: Path) -> None:
+def test_running_allocation_counts_gpu_hours_since_its_start(tmp_path: Path) -> None:
     """A pending allocation has used nothing; an ended allocation is measured by its
     job."""
     journal = Journal(tmp_path / ".llmbench", tmp_path / "index")
@@ -332,7 +332,7 @@ def test_next_run_in_an_allocation_is_estimated_as_long_as_the_longest(
     )
 
 
-def test_ended_allocation_replaces_its_running_cost() -> None:
+def test_gpu_hours_of_an_ended_allocation_replace_its_running_count() -> None:
     """Also if the run that ended with the allocation is reported after it."""
     shared = SharedHours(100.0)
     shared.run(1, 60)

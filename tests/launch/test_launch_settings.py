@@ -84,7 +84,9 @@ def test_resumed_session_restores_the_cluster_settings(
     assert restored.restore_recorded({}) == restored
 
 
-def test_session_of_an_earlier_version_keeps_its_cluster(folder: Path) -> None:
+def test_resumed_session_restores_cluster_options_of_an_earlier_version(
+    folder: Path,
+) -> None:
     """The cluster file has replaced its options for GPUs and recipe folders."""
     resumed = resolve_launch({"llmb_resume": True}, folder)
     assert resumed is not None
@@ -98,7 +100,7 @@ def test_session_of_an_earlier_version_keeps_its_cluster(folder: Path) -> None:
     assert (restored.largest, restored.gpus_per_node) == (64, 4)
 
 
-def test_resumed_session_restores_the_limits(
+def test_resumed_session_restores_stall_and_pending_limits(
     folder: Path,
 ) -> None:
     """The command printed by `--llmb-submit-only` does not contain the limits."""

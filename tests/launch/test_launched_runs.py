@@ -54,7 +54,9 @@ def launched(folder: Path, **spec: Any) -> Job:
 XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus. hf_secretvalue"
 
 
-def test_node_evidence_is_quoted_without_secrets(tmp_path: Path) -> None:
+def test_driver_errors_and_node_checks_are_quoted_without_secrets(
+    tmp_path: Path,
+) -> None:
     runs = make_runs()
     secret = job_spec(
         tmp_path, environment=(("HF_TOKEN", "hf_secretvalue"),), secrets=("HF_TOKEN",)
@@ -141,14 +143,14 @@ def test_nccl_timeout_after_an_exception_blames_the_run(
     assert ending[1].startswith(words)
 
 
-def test_timeout_followed_by_steps_blames_the_run(tmp_path: Path) -> None:
+def test_nccl_timeout_followed_by_further_steps_blames_the_run(tmp_path: Path) -> None:
     warned = replace(
         parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True
     )
     assert read_ending(tmp_path, warned)[0] is Blame.RUN
 
 
-def test_log_without_an_ending_names_no_cause(tmp_path: Path) -> None:
+def test_empty_log_names_no_failure_cause(tmp_path: Path) -> None:
     assert read_ending(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
 
 
@@ -217,7 +219,7 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
     ],
     ids=["token unknown", "token known"],
 )
-def test_cause_is_quoted_without_the_token(
+def test_failure_cause_is_quoted_from_the_log_without_the_token(
     tmp_path: Path, token: str, quote: str
 ) -> None:
     """A session with an unknown token quotes nothing."""
@@ -300,7 +302,9 @@ def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
     assert run.attempts[0].log.segments[0].steps.seconds.tolist() == [2.5] * 7
 
 
-def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
+def test_container_image_of_a_run_comes_from_its_job_or_launcher_metadata(
+    tmp_path: Path,
+) -> None:
     """A launcher's own record of the image takes precedence."""
     runs = make_runs()
     started = launched(tmp_path, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),))
@@ -337,7 +341,7 @@ def test_launched_run_is_not_counted_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_history_run_on_suspect_node_is_judged_like_a_current_one(
+def test_suspect_node_confirmation_is_unchanged_if_its_run_is_already_stored(
     tmp_path: Path,
 ) -> None:
     """A session resumed after its end is already in the history."""

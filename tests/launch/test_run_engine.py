@@ -273,7 +273,7 @@ def test_launched_runs_are_judged_together_until_the_verdict_is_certain(
         (Verdict.INVALID, HUNG, "not retried"),
     ],
 )
-def test_repeats_and_retries_end_with_the_hours(
+def test_no_repeat_or_retry_starts_if_gpu_hours_do_not_suffice(
     verdict: Verdict, end: JobEnd, note: str
 ) -> None:
     course = Course(Verdict.REGRESSION, hours_left=9.0)
@@ -286,7 +286,7 @@ def test_repeats_and_retries_end_with_the_hours(
 
 
 @pytest.mark.parametrize(("hours", "repeated"), [(0.1, True), (2.0, False)])
-def test_used_hours_decide_about_repeats_not_the_estimate(
+def test_repeat_depends_on_gpu_hours_used_instead_of_estimated_hours(
     hours: float, repeated: bool
 ) -> None:
     course = Course(Verdict.REGRESSION, hours_left=15.0)
@@ -296,7 +296,7 @@ def test_used_hours_decide_about_repeats_not_the_estimate(
     )
 
 
-def test_repeat_without_hours_keeps_the_verdict() -> None:
+def test_verdict_stays_if_its_repeat_exceeds_the_gpu_hours() -> None:
     course = Course(Verdict.REGRESSION, hours_left=30.0)
     assert course.end() == [SECOND]
     other = ended(elapsed_seconds=10 * 3600)
@@ -319,13 +319,13 @@ def test_repeat_without_hours_keeps_the_verdict() -> None:
     assert len(course.result.jobs) == 1
 
 
-def test_unaffordable_repeat_runs_once_hours_are_free() -> None:
+def test_refused_repeat_is_planned_again_once_gpu_hours_suffice() -> None:
     course = Course(Verdict.REGRESSION, hours_left=30.0)
     course.end()
     assert course.end(**UNAFFORDABLE) == [SECOND]
 
 
-def test_retry_without_hours_keeps_the_failure() -> None:
+def test_failure_stays_reported_if_its_retry_exceeds_the_gpu_hours() -> None:
     course = Course(Verdict.PASS)
     course.end(BROKEN)
     assert course.end(**UNAFFORDABLE) == []
@@ -335,7 +335,7 @@ def test_retry_without_hours_keeps_the_failure() -> None:
     )
 
 
-def test_crash_stays_invalid_despite_an_unplanned_attempt() -> None:
+def test_crashed_run_stays_invalid_despite_an_unplanned_successful_retry() -> None:
     """The journal contains an attempt that this session would not have made."""
     course = Course(Verdict.PASS)
     assert course.end_job(NextJob(SPEC, 1, 1), CRASHED) == []
@@ -381,7 +381,7 @@ def test_regression_is_profiled_once_if_requested(
     assert jobs == [(Purpose.MEASURE, None), (Purpose.PROFILE, loss)]
 
 
-def test_profile_needs_a_regression_and_hours() -> None:
+def test_no_profile_is_made_without_a_regression_and_sufficient_gpu_hours() -> None:
     assert Course(Verdict.PASS, profile_on_regression=True).end() == []
     poor = Course(
         Verdict.REGRESSION, hours_left=0.0, repeats=1, profile_on_regression=True
@@ -393,14 +393,14 @@ def test_profile_needs_a_regression_and_hours() -> None:
     )
 
 
-def test_exceeded_checkpoint_budget_is_not_profiled() -> None:
+def test_run_over_its_checkpoint_budget_is_not_profiled() -> None:
     course = Course(Verdict.REGRESSION, profile_on_regression=True)
     course.reason = Reason.OVER_BUDGET
     assert course.end() == []
     assert course.result.judgement.verdict is Verdict.REGRESSION
 
 
-def test_requested_repeats_need_hours_for_all() -> None:
+def test_requested_repeats_do_not_start_if_gpu_hours_suffice_for_some_only() -> None:
     assert Course(Verdict.PASS, requested=3, hours_left=15.0).end() == []
 
 
@@ -454,7 +454,7 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
         "last line before the first step",
     ],
 )
-def test_hung_job_quotes_its_log_if_useful(
+def test_hung_job_quotes_its_log_unless_a_step_or_cancellation_comes_last(
     ending: tuple[Blame, str], position: StallPosition, is_quoted: bool
 ) -> None:
     course = Course(Verdict.PASS, retries=0)
@@ -498,7 +498,7 @@ def test_hung_job_quotes_its_log_if_useful(
         ),
     ],
 )
-def test_job_without_a_run_is_invalid(
+def test_job_without_a_log_is_invalid_with_the_reason_for_its_end(
     end: JobEnd, fields: dict[str, Any], reason: Reason, text: str
 ) -> None:
     course = Course(Verdict.PASS)
@@ -508,7 +508,7 @@ def test_job_without_a_run_is_invalid(
     assert phrase(course.result.judgement).startswith(text)
 
 
-def test_purged_record_does_not_make_its_run_invalid() -> None:
+def test_run_stays_valid_if_slurm_purged_its_job_record() -> None:
     course = Course(Verdict.PASS)
     assert course.end(JobEnd(Blame.RUN, "its record was purged"), status=PURGED) == []
     assert course.result.judgement.verdict is Verdict.PASS
@@ -532,13 +532,13 @@ def test_invalid_run_is_dated_by_its_job() -> None:
     assert [job.started for job in course.result.jobs] == [NOW]
 
 
-def test_job_of_another_session_changes_nothing() -> None:
+def test_job_of_an_unselected_configuration_adds_no_result() -> None:
     course = Course(Verdict.PASS)
     assert course.end_job(NextJob(replace(SPEC, case_id="other"))) == []
     assert not course.engine.list_results()
 
 
-def test_repeats_run_anywhere_if_no_other_nodes_exist() -> None:
+def test_repeat_may_use_the_same_nodes_if_slurm_refuses_to_exclude_them() -> None:
     course = Course(Verdict.INCONCLUSIVE)
     course.end()
     assert course.end(CRASHED, **REFUSED) == ["run 2, attempt 2"]
@@ -560,7 +560,7 @@ def test_repeats_run_anywhere_if_no_other_nodes_exist() -> None:
         (Verdict.REGRESSION, WELL, {"repeats": 1}, False),
     ],
 )
-def test_collecting_records_the_runs_that_a_resumed_session_has_to_make(
+def test_collect_session_stores_missing_repeats_and_retries_for_resume(
     verdict: Verdict, end: JobEnd, settings: dict[str, Any], held_back: bool
 ) -> None:
     course = Course(verdict, collect=True, **settings)
@@ -605,7 +605,7 @@ def test_retry_replaces_the_failure_in_any_session(
     assert not course.is_due
 
 
-def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
+def test_collect_session_does_not_repeat_a_run_refused_for_lack_of_nodes() -> None:
     course = Course(Verdict.INCONCLUSIVE, collect=True)
     course.end()
     assert (
@@ -645,7 +645,7 @@ def suspect_nodes(**settings: Any) -> Course:
     return course
 
 
-def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
+def test_confirmation_run_on_suspect_nodes_does_not_change_the_verdict() -> None:
     course = suspect_nodes()
     [confirmation] = course.due
     assert confirmation.spec.purpose is Purpose.CONFIRM_NODES
@@ -663,7 +663,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
 
 
 @pytest.mark.parametrize("end", [CRASHED, BROKEN])
-def test_failed_run_on_slow_nodes_is_not_retried_and_confirms_no_node(
+def test_failed_confirmation_run_is_not_retried_and_confirms_no_node(
     end: JobEnd,
 ) -> None:
     course = suspect_nodes()
@@ -672,7 +672,7 @@ def test_failed_run_on_slow_nodes_is_not_retried_and_confirms_no_node(
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
 
 
-def test_confirmation_without_hours_is_reported() -> None:
+def test_confirmation_run_beyond_the_gpu_hours_is_reported() -> None:
     course = suspect_nodes(hours_left=25.0)
     assert course.due == []
     assert course.result.nodes == (
@@ -680,13 +680,13 @@ def test_confirmation_without_hours_is_reported() -> None:
     )
 
 
-def test_collecting_confirms_no_nodes() -> None:
+def test_collect_session_starts_no_confirmation_run_on_suspect_nodes() -> None:
     course = Course(Verdict.INCONCLUSIVE, collect=True)
     course.finding = SUSPECT
     assert course.end() == []
 
 
-def test_confirmation_without_a_log_judges_no_nodes() -> None:
+def test_nodes_are_not_judged_if_the_measured_run_left_no_log() -> None:
     [confirmation] = suspect_nodes().due
     course = Course(Verdict.INCONCLUSIVE)
     course.found = lambda job: (
@@ -737,7 +737,7 @@ def test_node_check_is_reported_and_changes_no_verdict(
     )
 
 
-def test_node_check_without_hours_is_reported() -> None:
+def test_node_check_beyond_the_gpu_hours_is_reported() -> None:
     course = suspect_nodes(checks=True, hours_left=30.5)
     assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES]
     assert course.result.nodes.startswith(
@@ -745,7 +745,7 @@ def test_node_check_without_hours_is_reported() -> None:
     )
 
 
-def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
+def test_suspect_node_remarks_quote_slurm_and_gpu_driver_messages() -> None:
     queried: list[list[str]] = []
 
     def list_remarks(nodes: Collection[str]) -> dict[str, str]:
@@ -770,7 +770,7 @@ def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
 NAMED = SuspectNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 
 
-def test_named_node_is_confirmed_first_then_excluded() -> None:
+def test_node_suspected_by_history_is_excluded_after_a_slow_confirmation_run() -> None:
     course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
     [first] = course.due
     assert (first.spec.purpose, first.spec.scheduler_options) == (
@@ -811,7 +811,7 @@ def test_unconfirmed_node_is_not_excluded(
     assert note in course.result.nodes
 
 
-def test_named_node_without_hours_is_only_reported() -> None:
+def test_suspect_node_is_reported_unconfirmed_if_gpu_hours_do_not_suffice() -> None:
     course = Course(Verdict.PASS, hours_left=5.0, named=[NAMED])
     assert [describe(job) for job in course.due] == ["run 1, attempt 1"]
     course.end()
@@ -882,7 +882,7 @@ def test_gpu_hours_of_replaced_and_failed_jobs_count_as_lost() -> None:
         (Verdict.INVALID, Reason.NO_BASELINE, None),
     ],
 )
-def test_unjudged_run_is_lost_unless_baseline_is_missing(
+def test_invalid_run_counts_as_lost_gpu_hours_unless_its_baseline_is_missing(
     verdict: Verdict, reason: Reason, loss: Loss | None
 ) -> None:
     course = Course(verdict, repeats=1)

@@ -315,7 +315,9 @@ def test_run_in_an_allocation_adds_no_gpu_hours(shared: Course) -> None:
     assert shared.result.jobs[-1].purpose is Purpose.ALLOCATION
 
 
-def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
+def test_allocation_is_released_if_the_next_run_exceeds_the_gpu_hours(
+    tmp_path: Path,
+) -> None:
     used = iter((1.0, 2.0))
     course = Course(
         tmp_path,

@@ -65,7 +65,7 @@ def test_checkpoint_time_is_read_in_seconds(
     assert (record.torn, record.dispatched) == (False, False)
 
 
-def test_save_line_of_later_recipes_has_its_time() -> None:
+def test_megatron_bridge_save_line_gives_the_time_of_the_checkpoint() -> None:
     output, timed = records(BRIDGE)
     assert (output.action, output.seconds, output.torn) == (
         CheckpointAction.SAVE,
@@ -87,7 +87,7 @@ def test_save_line_of_later_recipes_has_its_time() -> None:
         f"{TITAN}Finished loading the checkpoint in 4.8",
     ],
 )
-def test_truncated_checkpoint_has_no_time(line: str) -> None:
+def test_truncated_checkpoint_line_is_flagged_and_gives_no_time(line: str) -> None:
     for end in ("\n", ""):
         (record,) = records(line, end=end)
         assert (record.seconds, record.torn) == (None, True)
@@ -125,7 +125,7 @@ def test_similar_lines_are_not_checkpoints(line: str) -> None:
         "{'ckpt_async_save': True}",
     ],
 )
-def test_time_of_asynchronous_save_is_a_dispatch(mark: str) -> None:
+def test_time_of_an_asynchronous_save_is_marked_as_dispatch_time(mark: str) -> None:
     for lines in ((mark, SAVED), (f"    save-checkpoint {DOTS}: (28.64, 28.85)", mark)):
         (record,) = records(*lines)
         assert record.dispatched
@@ -160,7 +160,7 @@ def test_similar_lines_do_not_mark_a_save_as_asynchronous(line: str) -> None:
     "aside",
     [" ", " (or staging if async is enabled) ", " (or staging if async is enabled)"],
 )
-def test_save_that_may_be_staging_is_a_dispatch(
+def test_torchtitan_save_time_is_a_dispatch_time_unless_async_mode_is_disabled(
     mode: str, dispatched: bool, aside: str
 ) -> None:
     (record,) = records(
@@ -188,14 +188,14 @@ def test_checkpoint_belongs_to_its_attempt() -> None:
 
 
 @pytest.mark.slow
-def test_more_records_than_are_kept_are_counted() -> None:
+def test_checkpoint_records_beyond_the_limit_are_counted_as_unread() -> None:
     result = parse_blocks(
         [f"{SAVED}\n".encode() * (facts.KEPT_CHECKPOINTS + 7)]
     ).checkpoints
     assert (len(result.records), result.unread) == (facts.KEPT_CHECKPOINTS, 7)
 
 
-def test_checkpoint_rank_comes_from_prefix_else_record() -> None:
+def test_checkpoint_rank_is_read_from_the_line_prefix_or_the_log_record() -> None:
     own, prefixed = records(
         SAVED, f"[rank3]:{TITAN}Finished loading the checkpoint in 4.84 seconds."
     )

@@ -55,7 +55,7 @@ def nanotron_line(step: int, prefix: str = "") -> str:
         (nanotron_line, "%m/%d/%Y %H:%M:%S [INFO|DP=0|PP=0|TP=0]: "),
     ],
 )
-def test_timestamps_of_every_format_advance_with_the_clock(
+def test_timestamps_of_every_format_are_read_across_midnight(
     line: object, layout: str
 ) -> None:
     stamps = [
@@ -70,7 +70,9 @@ def test_timestamps_of_every_format_advance_with_the_clock(
     assert np.allclose(np.diff(steps.stamp), 13, atol=1)
 
 
-def test_stamps_with_zones_ignore_daylight_saving() -> None:
+def test_timestamps_with_utc_offset_are_correct_across_a_daylight_saving_change() -> (
+    None
+):
     prefixes = [b"2026-10-25T02:59:58+02:00 ", b"2026-10-25T02:00:11+01:00 "]
     (first, second), _ = read_stamps(prefixes)
     assert second - first == 13
@@ -125,7 +127,7 @@ def test_pause_between_steps_is_marked_if_a_line_announces_it(
     assert not read("".join([*lines[:3], between, *lines[3:]])).paused.any()  # no gap
 
 
-def test_pause_is_found_for_each_rank() -> None:
+def test_pause_between_steps_is_marked_if_two_ranks_print_each_step() -> None:
     stamps = [
         START + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(9)
     ]
@@ -141,7 +143,7 @@ def test_pause_is_found_for_each_rank() -> None:
 
 
 @pytest.mark.parametrize("block", [1 << 20, 97, 1000])
-def test_pause_is_found_despite_lines_of_another_rank(
+def test_pause_is_marked_if_another_rank_prints_between_validation_and_next_step(
     block: int,
 ) -> None:
     stamps = [

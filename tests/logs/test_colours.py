@@ -64,7 +64,7 @@ def test_colours_around_values_are_ignored(paint: str, name: str) -> None:
     ("name", "number"),
     [("nemo1", "2.500"), ("nemo2", "6.061"), ("maxtext", "7.908"), ("paxml", "7.15")],
 )
-def test_colour_code_inside_a_number_truncates_the_record(
+def test_record_with_a_colour_code_inside_a_number_is_dropped_as_truncated(
     name: str, number: str, code: str
 ) -> None:
     """The digits before and after the code may belong to different records."""

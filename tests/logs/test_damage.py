@@ -151,7 +151,7 @@ def test_undamaged_log_gives_all_its_steps(name: str, steps: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("name", LOGS)
-def test_damaged_log_gives_no_number_of_another_step(name: str, damage: str) -> None:
+def test_damage_never_assigns_a_value_to_another_step(name: str, damage: str) -> None:
     """Missing numbers are allowed."""
     data, printed = LOGS[name].encode(), PRINTED[name]
     for index in range(0, len(data), STRIDE.get(damage, 3)):

@@ -129,7 +129,7 @@ pieces = st.sampled_from(
         st.tuples(st.integers(0, 6000), st.integers(0, 30), pieces), max_size=3
     ),
 )
-def test_damaged_log_read_by_columns_equals_reading_by_records(
+def test_parsing_a_damaged_log_by_columns_and_by_records_gives_equal_logs(
     text: str, edits: list[tuple[int, int, str]]
 ) -> None:
     for offset, length, piece in edits:

@@ -59,13 +59,17 @@ def end(text: str) -> Ending:
     ],
     ids=["Slurm", "kernel", "kernel without a node", "first node of the step"],
 )
-def test_ending_names_failed_nodes(line: str, nodes: str) -> None:
+def test_failed_nodes_are_read_from_the_line_that_ended_the_job(
+    line: str, nodes: str
+) -> None:
     """Slurm writes `ON n1`, the first node of the job, whatever node failed."""
     assert end(f"{line}\n").nodes == nodes
 
 
 @pytest.mark.parametrize(("line", "code"), LINES)
-def test_every_ending_line_has_its_code(line: str, code: str | None) -> None:
+def test_every_log_line_that_explains_a_job_end_is_classified_by_code(
+    line: str, code: str | None
+) -> None:
     ending = parse("before\n" + line + "\nafter\n").ending
     assert (ending.code if ending else None) == code
     if ending:
@@ -77,7 +81,7 @@ def test_every_ending_line_has_its_code(line: str, code: str | None) -> None:
         )
 
 
-def test_every_ending_code_has_an_example_and_a_text() -> None:
+def test_every_job_ending_code_has_an_example_line_and_a_description() -> None:
     assert (
         {code for _, code in LINES if code} | {"aftermath"}
         == set(CODES)
@@ -100,7 +104,7 @@ def test_every_ending_pattern_has_an_example() -> None:
     [case[1:] for case in CAUSES],
     ids=[case[0] for case in CAUSES],
 )
-def test_cause_is_reported_with_related_finding(
+def test_root_cause_of_a_crash_is_reported_with_a_related_error_line(
     text: str, code: str, line: int, beside: tuple[str, int] | None
 ) -> None:
     ending = parse(text).ending
@@ -109,7 +113,7 @@ def test_cause_is_reported_with_related_finding(
     assert (ending.beside and (ending.beside.code, ending.beside.line)) == beside
 
 
-def test_ending_is_described_with_line_and_process() -> None:
+def test_description_of_a_crash_contains_log_line_and_rank() -> None:
     text = "[rank5]: " + RAISED.replace("\n", "\n[rank5]: ") + "\n" + WATCHDOG
     assert formatting.describe_ending(end(text), "log.out") == (
         "a process died of an exception: ValueError: x (log.out:3, rank 5); after that NCCL gave up waiting for a "
@@ -133,7 +137,9 @@ def test_ending_is_described_with_line_and_process() -> None:
     ],
     ids=["code without a message", "chain from its root", "head alone"],
 )
-def test_exception_is_quoted(text: str, quote: str) -> None:
+def test_exception_of_a_traceback_is_quoted_as_the_cause_of_the_crash(
+    text: str, quote: str
+) -> None:
     assert end(text).quote == quote
 
 
@@ -206,7 +212,7 @@ def test_survived_exception_does_not_hide_the_crash() -> None:
         ("TRACEBACK", 1),
     ],
 )
-def test_traceback_ends_only_an_unfinished_attempt(
+def test_traceback_is_no_crash_if_the_run_finishes_or_restarts_after_it(
     order: str, line: int | None
 ) -> None:
     ending = parse(nemo2_log(order, TRACEBACK=TRACEBACK, END=END)).ending
@@ -250,7 +256,7 @@ def test_real_log_endings_are_recognised() -> None:
     assert len(logs) > 50
 
 
-def test_real_job_ends_as_in_its_error_file() -> None:
+def test_time_limit_of_a_real_job_is_read_from_slurm_error_file() -> None:
     """The .out file only stops; grep -n 'TIME LIMIT' 3108456.err: line 558."""
     ending = read_ending(shared("logs/megatron/3108456.err"))
     assert ending is not None
@@ -271,7 +277,7 @@ BEGUN = {
 
 
 @pytest.mark.parametrize("sign", BEGUN)
-def test_error_before_training_ends_no_run_with_steps(
+def test_error_before_training_is_not_reported_as_ending_of_a_trained_run(
     tmp_path: Path, sign: str
 ) -> None:
     path = tmp_path / "x.err"
@@ -296,7 +302,7 @@ def test_error_before_training_ends_no_run_with_steps(
     ],
     ids=["step", "bar", "bar of data"],
 )
-def test_error_after_training_began_ends_the_run(
+def test_error_after_training_began_is_reported_as_ending_of_the_run(
     tmp_path: Path, begun: str, quote: str
 ) -> None:
     path = tmp_path / "x.err"
@@ -317,7 +323,7 @@ WARNING_LINES = [
 
 
 @pytest.mark.parametrize("head", WARNING_LINES)
-def test_traceback_of_a_warning_is_no_ending(head: str) -> None:
+def test_traceback_logged_as_warning_is_not_reported_as_a_crash(head: str) -> None:
     """A level on the head's line is certain. A warning above the head may be unrelated,
     unless steps follow."""
     label = "9: [default3]: "
@@ -333,7 +339,7 @@ def test_traceback_of_a_warning_is_no_ending(head: str) -> None:
 @pytest.mark.parametrize(
     "head", ["ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:"]
 )
-def test_traceback_of_an_error_is_an_ending(head: str) -> None:
+def test_traceback_logged_as_error_is_reported_as_a_crash(head: str) -> None:
     assert end(nemo2_run(0, 30) + head + RAISED).code == "traceback"
 
 
@@ -347,7 +353,7 @@ MEGATRON = "".join(
 )
 
 
-def test_program_that_ends_itself_early_gives_its_reason() -> None:
+def test_early_exit_is_reported_with_the_reason_that_megatron_printed() -> None:
     assert formatting.describe_ending(end(MEGATRON + DATA_USED), "x.out") == (
         "the process exited before the last step of the run: [exiting program after consuming all available data at iteration 30] "
         "datetime: 2026-06-26 14:33:14 (x.out:31)"

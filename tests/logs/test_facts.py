@@ -165,7 +165,7 @@ def test_statements_count_only_near_the_beginning(
         assert len(log.segments[0].steps) == 13
 
 
-def test_readings_by_each_dialect_contain_the_stated_versions() -> None:
+def test_software_versions_are_read_for_every_dialect_that_matches_a_log() -> None:
     own = RegexDialect("regex:own-1", "it ", r"it (?P<step>\d+) (?P<seconds>[\d.]+)")
     log = parse_blocks([(NCCL + nemo2_run(0, 9) + "it 1 2.0\n").encode()], [own])
     assert (
@@ -175,7 +175,7 @@ def test_readings_by_each_dialect_contain_the_stated_versions() -> None:
     )
 
 
-def test_all_markers_are_found_in_one_pass() -> None:
+def test_search_strings_of_all_dialects_fit_into_one_search_pass() -> None:
     """A second pass would double the search time of every log. There is room for
     markers of further dialects."""
     markers = list(

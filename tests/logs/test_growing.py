@@ -103,7 +103,7 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", [(), (OWN,)])
-def test_growing_log_equals_whole_log_without_rereading(
+def test_growing_log_is_read_incrementally_with_the_result_of_a_full_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: tuple[RegexDialect, ...]
 ) -> None:
     data = LONG + b"".join(b"mine %d took 2.5 s\n" % step for step in range(30)) + LONG

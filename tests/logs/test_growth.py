@@ -90,7 +90,7 @@ def parse(text: str) -> ParsedLog:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("body", BODIES)
-def test_reading_a_log_grows_with_its_length(body: str) -> None:
+def test_work_to_read_a_log_grows_linearly_with_its_length(body: str) -> None:
     def make(size: int) -> Callable[[], object]:
         text = step(1) + "".join(map(BODIES[body], range(size))) + step(2)
         return lambda: parse(text)
@@ -98,7 +98,7 @@ def test_reading_a_log_grows_with_its_length(body: str) -> None:
     assert measure_growth(make, SMALL) < LINEAR
 
 
-def test_latest_values_of_a_setting_are_kept() -> None:
+def test_number_of_values_stored_for_a_repeated_setting_is_limited() -> None:
     values = range(1, 5 * MOST_VALUES)
     lines = "".join(f"|   tensor_model_parallel_size: {value}\n" for value in values)
     (segment,) = parse(lines + step(1) + step(2)).segments

@@ -42,7 +42,7 @@ TEXTS = (
 )
 
 
-def test_run_becomes_one_record_for_all_steps() -> None:
+def test_trainer_summary_becomes_one_record_with_the_mean_of_all_steps() -> None:
     log = parse(last_bar(1921, 1921) + summary())
     (segment,) = log.segments
     columns = segment.steps
@@ -58,7 +58,7 @@ def test_run_becomes_one_record_for_all_steps() -> None:
     )
 
 
-def test_quoted_number_has_four_digits() -> None:
+def test_number_printed_as_string_has_four_significant_digits() -> None:
     columns = parse(last_bar(111, 111) + TEXTS).segments[0].steps
     assert (
         columns.index.tolist(),
@@ -80,7 +80,7 @@ def test_json_record_equals_printed_record() -> None:
     assert steps(parse(text.replace(", ", ",\n  ").replace("{", "{\n  "))) == [[1920]]
 
 
-def test_rounded_rate_widens_resolution_without_progress_bar() -> None:
+def test_step_count_computed_from_a_rounded_rate_widens_the_resolution() -> None:
     """2577.7505 s x 0.745/s = 1920.4; for 0.7445 to 0.7455 it is 1919 to 1922."""
     columns = parse(summary()).segments[0].steps
     assert columns.index.tolist() == [1920]
@@ -307,7 +307,7 @@ NONE = math.nan
         ),
     ],
 )
-def test_progress_records_fill_columns_of_their_run(
+def test_progress_records_give_gradient_norm_and_learning_rate_of_their_run(
     records: str, norm: float, rate: float
 ) -> None:
     (segment,) = parse(records + last_bar(1921, 1921) + summary()).segments
@@ -347,7 +347,9 @@ def test_progress_records_belong_to_next_summary() -> None:
     ("field", "rewards"),
     [("'rewards/chosen': 0.1", True), ("'reward': 0.5", True), ("'kl': 0.01", False)],
 )
-def test_reward_field_marks_run(field: str, rewards: bool) -> None:
+def test_reward_field_in_a_progress_record_marks_the_run_as_reward_training(
+    field: str, rewards: bool
+) -> None:
     assert (
         parse(record("0.5", extra=f", {field}") + summary()).segments[0].rewards
         is rewards
@@ -416,7 +418,7 @@ def test_resumed_run_divides_time_by_remaining_steps(
     assert (segment.steps.seconds.tolist(), segment.doubt) == ([30.0], "")
 
 
-def test_ambiguous_resumed_run_without_total_is_doubtful() -> None:
+def test_resumed_run_with_ambiguous_rate_and_no_total_steps_is_doubtful() -> None:
     resuming = resume_lines(15).splitlines(keepends=True)[1]
     assert (
         "rate may count all steps"
@@ -499,7 +501,7 @@ def test_ambiguous_resumed_run_without_total_is_doubtful() -> None:
         pytest.param("", 3001, 0.033, False, id="no bar"),
     ],
 )
-def test_progress_bar_that_starts_late_contradicts_the_rate(
+def test_progress_bar_that_starts_late_makes_a_rate_of_all_steps_doubtful(
     bars: str, runtime: float, rate: float, doubted: bool
 ) -> None:
     log = parse(bars + "x" * 600 + "\n" + summary(str(runtime), str(rate)))
@@ -519,7 +521,7 @@ def test_progress_bar_that_starts_late_contradicts_the_rate(
         (last_bar(50, 50, "00:01"), False),  # an unrelated bar
     ],
 )
-def test_progress_bar_may_contradict_runtime_or_step_count(
+def test_run_with_a_progress_bar_that_contradicts_runtime_or_steps_is_doubtful(
     last: str, doubted: bool
 ) -> None:
     assert [
@@ -568,7 +570,7 @@ def with_losses(
         ),
     ],
 )
-def test_sparse_losses_are_weighted_by_epoch(
+def test_mean_loss_is_compared_with_sparsely_printed_losses_weighted_by_epoch(
     losses: list[tuple[int, float]], mean_loss: float, doubted: bool, quote: str
 ) -> None:
     assert [
@@ -614,7 +616,7 @@ ALL, LAST = sum(loss for _, loss in EVERY) / 20, sum(loss for _, loss in EVERY[1
         pytest.param([], 2.46, 1200.5, 0.083, True, id="no losses"),
     ],
 )
-def test_state_file_of_resumed_run_is_doubtful(
+def test_trainer_state_file_is_doubtful_if_its_rate_counts_steps_before_resume(
     losses: list[tuple[int, float]],
     mean_loss: float,
     runtime: float,

@@ -96,7 +96,7 @@ def test_harmless_change_between_records_changes_no_step(
 @pytest.mark.parametrize("name", NAMES)
 @DAMAGED
 @given(data=st.data())
-def test_damaged_log_gives_no_number_of_another_step(
+def test_damage_never_assigns_a_value_to_another_step(
     name: str, data: st.DataObject
 ) -> None:
     """The size of the blocks does not matter."""
@@ -152,7 +152,9 @@ def write_run(name: str, first: int) -> Written:
     "filling", [b"x", b"1", b"\x00"], ids=["text", "numbers", "zeros"]
 )
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
+def test_memory_for_reading_a_log_does_not_grow_with_line_length(
+    name: str, filling: bytes
+) -> None:
     """Insert 8 MiB without a line feed between two runs in a log."""
     log = write_run(name, first=1)
     tracemalloc.start()

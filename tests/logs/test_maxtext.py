@@ -8,7 +8,7 @@ import pytest
 from support.written_logs import dropped, maxtext, maxtext_run, parse, steps
 
 
-def test_documented_line_fills_columns() -> None:
+def test_documented_step_line_gives_step_time_and_loss() -> None:
     log = parse(maxtext(49))
     (segment,) = log.segments
     row = segment.steps
@@ -104,7 +104,7 @@ def test_late_step_lines_of_other_processes_are_dropped_as_repetitions() -> None
         ("loss: 0.000", "loss: 1.500, grad_norm: 1.234"),
     ],
 )
-def test_truncated_record_is_dropped_and_counted(old: str, new: str) -> None:
+def test_truncated_step_record_is_reported_as_dropped(old: str, new: str) -> None:
     log = parse("before\n" + maxtext(4).replace(old, new))
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
     assert log.dropped[0].first_line == 2
@@ -126,7 +126,7 @@ def test_two_records_on_one_line_are_read() -> None:
         "starting from iteration 8000",
     ],
 )
-def test_similar_lines_are_not_steps(line: str) -> None:
+def test_lines_similar_to_step_lines_are_not_read_as_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 

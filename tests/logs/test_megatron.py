@@ -144,7 +144,7 @@ def test_line_of_each_version_fills_columns(
     ],
     ids=["rank", "glued"],
 )
-def test_step_times_without_iterations_are_numbered_from_1(
+def test_step_time_lines_without_iteration_numbers_are_numbered_from_1(
     text: str, seconds: float, tflops: float
 ) -> None:
     log = parse(START + text * 3 + START + text * 3)
@@ -164,7 +164,7 @@ def test_step_times_without_iterations_are_numbered_from_1(
     "cut",
     ["Step Time : 2", "Step Time : 2.22s GPU uti[rank1]: warning", "Step Time : "],
 )
-def test_truncated_step_time_keeps_its_number(cut: str) -> None:
+def test_truncated_step_time_line_still_counts_as_a_step(cut: str) -> None:
     log = parse(START + step_time(9) + START + cut + "\n" + step_time(3) + step_time(4))
     row = log.segments[-1].steps
     assert row.index.tolist() == [1, 2, 3]
@@ -217,7 +217,9 @@ def test_iteration_line_and_step_time_of_one_step_are_merged(lines: list[str]) -
 
 
 @pytest.mark.parametrize("printed", [2.5, 1.5], ids=["slower", "faster"])
-def test_slower_of_two_contradicting_lines_is_kept(printed: float) -> None:
+def test_slower_of_two_contradicting_times_of_a_megatron_step_is_used(
+    printed: float,
+) -> None:
     log = parse(
         line(1)
         + step_time(2.0)
@@ -312,7 +314,7 @@ WHOLE = line(7)
         "more of its head",
     ],
 )
-def test_record_cut_in_two_is_counted_once(text: str) -> None:
+def test_truncated_megatron_record_is_reported_as_one_dropped_record(text: str) -> None:
     log = parse(text)
     assert (steps(log), dropped(log)) == ([], {"torn": 1})
 
@@ -332,7 +334,9 @@ def test_record_cut_in_two_is_counted_once(text: str) -> None:
         ("lm loss: 1.1E+01", "lm loss: 1.1E+"),
     ],
 )
-def test_damaged_record_is_counted_once(old: str, new: str) -> None:
+def test_damaged_megatron_record_is_reported_as_one_dropped_record(
+    old: str, new: str
+) -> None:
     log = parse(WHOLE.replace(old, new))
     assert (steps(log), dropped(log)) == ([], {"torn": 1})
 
@@ -353,7 +357,7 @@ def test_damaged_record_is_counted_once(old: str, new: str) -> None:
         "evaluated at iteration 5/50\n",
     ],
 )
-def test_similar_lines_are_not_steps(text: str) -> None:
+def test_lines_similar_to_step_lines_are_not_read_as_steps(text: str) -> None:
     log = parse(text)
     assert (log.segments, log.dropped) == ((), ())
 
@@ -526,7 +530,7 @@ def test_second_printed_time_after_a_restart_is_the_mean_of_two_steps() -> None:
     assert list_means(parse(line(3) + START + "".join(lines))) == [[1], [1, 2, 1]]
 
 
-def test_first_printed_step_on_the_log_interval_adds_no_step_to_the_mean() -> None:
+def test_times_are_means_of_ten_steps_if_first_printed_step_is_ten() -> None:
     """The first ten steps were slow, so the time between the lines fits both readings.
 
     Their line is not that of a first step.
@@ -588,7 +592,7 @@ DIVERGED = "loss scale: 1.0 | grad norm: nan"
         ((), (50,), [Reason.DIVERGED, Reason.DIVERGED]),
     ],
 )
-def test_skipped_updates_before_the_window_are_no_problem(
+def test_skipped_updates_before_the_measured_window_keep_a_run_valid(
     skipped: tuple[int, ...], diverged: tuple[int, ...], expected: list[Reason]
 ) -> None:
     lines = [
@@ -643,7 +647,7 @@ def test_gpt_neox_line_fills_columns(flops: str, tflops: float) -> None:
     assert columns.tflops_per_gpu[2] == pytest.approx(tflops, nan_ok=True)
 
 
-def test_gpt_neox_run_may_diverge() -> None:
+def test_gpt_neox_line_with_nan_iterations_gives_a_nan_loss() -> None:
     columns = (
         parse(NEOX_LINE.format(step=10, flops="44.9TFLOPS", loss="1.0", nan=3))
         .segments[0]

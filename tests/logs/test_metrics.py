@@ -154,7 +154,7 @@ def test_step_time_is_correct_in_resumed_run(first: int) -> None:
     assert steps(log) == [[30, 40, 50, 60]]
 
 
-def test_wall_times_alone_show_that_an_interval_has_unknown_steps() -> None:
+def test_interval_with_an_unknown_number_of_steps_is_detected_from_wall_times() -> None:
     """Without tokens and validations the steps of the time at step 30 are unknown."""
     log = read(*write_torchtitan(10, (24,), sources={"walls"}))
     assert dropped(log) == {"times-disagree": 1}
@@ -162,7 +162,7 @@ def test_wall_times_alone_show_that_an_interval_has_unknown_steps() -> None:
     assert "step 30: the interval took 27 s" in log.dropped[0].example
 
 
-def test_varying_token_counts_do_not_count_steps() -> None:
+def test_varying_tokens_per_step_are_not_used_to_count_steps() -> None:
     """With packed texts the tokens per step vary; then validations decide."""
 
     def count_tokens(step: int) -> float:

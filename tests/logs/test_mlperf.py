@@ -83,7 +83,7 @@ def test_records_may_have_rank_labels() -> None:
 
 
 @pytest.mark.parametrize("step", [7, 0.5, "3", True, [1], -8, 1e300, 0])
-def test_step_without_valid_count_is_dropped(step: object) -> None:
+def test_mlperf_step_without_a_valid_sample_count_is_dropped(step: object) -> None:
     """A number that is not a multiple of the batch does not count samples.
 
     Without a batch size no number can be resolved.
@@ -147,7 +147,7 @@ def test_missing_block_does_not_extend_next_block() -> None:
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([7, 23], [8, 8])
 
 
-def test_sample_rate_covers_all_gpus_of_a_block() -> None:
+def test_mlperf_throughput_of_a_block_is_the_rate_of_all_gpus() -> None:
     """The code of AMD and Cisco prints samples/s at the end of the block.
 
     `step` is the number of samples so far.
@@ -316,7 +316,7 @@ def write_maxtext(
 @pytest.mark.parametrize("stops", [True, False])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("every", [0, 1, 5, 7])
-def test_samples_since_start_number_each_step(
+def test_steps_are_numbered_from_the_samples_since_the_start_of_the_run(
     every: int, ends: bool, stops: bool
 ) -> None:
     times = [0.5 + step % 3 / 64 for step in range(24)]
@@ -388,7 +388,7 @@ def write_blocks(factor: float, *, first: float = 1.0, rates: bool = False) -> s
 
 
 @pytest.mark.parametrize("rates", [True, False])
-def test_blocks_contradicting_clock_are_reported(rates: bool) -> None:
+def test_block_times_that_contradict_the_timestamps_are_reported(rates: bool) -> None:
     for factor in (0.95, 1.0, 1.05):
         assert dropped(parse(write_blocks(factor, rates=rates))) == {}
     for factor in (0.85, 1.2):
@@ -403,7 +403,7 @@ def test_blocks_contradicting_clock_are_reported(rates: bool) -> None:
 @pytest.mark.parametrize(
     ("printed", "expected"), [(0.5, {}), (0.8, {}), (500.0, {"times-disagree": 12})]
 )
-def test_single_steps_contradicting_clock_are_reported(
+def test_step_times_that_contradict_the_timestamps_are_reported(
     printed: float, expected: dict[str, int]
 ) -> None:
     records = (
@@ -413,13 +413,13 @@ def test_single_steps_contradicting_clock_are_reported(
     assert dropped(parse(build_log(*records))) == expected
 
 
-def test_more_steps_than_samples_are_reported() -> None:
+def test_more_printed_steps_than_fit_the_sample_count_are_reported() -> None:
     records = (mlperf_step(step, 0.5, 7.5, BATCH) for step in range(12))
     assert dropped(parse(build_log(*records, STOP))) == {"times-disagree": 12}
     assert dropped(parse(build_log(*list(records)[:8], STOP))) == {}
 
 
-def test_changing_batch_makes_steps_unknown() -> None:
+def test_step_numbers_are_unknown_if_the_batch_size_changes() -> None:
     other = mlperf_record("global_batch_size", 16)
     records = [
         statistics_record({"train_step_time": 0.5}, step=float(BATCH * count))
@@ -430,7 +430,7 @@ def test_changing_batch_makes_steps_unknown() -> None:
     }
 
 
-def test_batch_of_zero_makes_steps_unknown() -> None:
+def test_step_numbers_are_unknown_if_the_printed_batch_size_is_zero() -> None:
     """A framework that does not know its batch size prints 0."""
     run = write_maxtext([0.5] * 4).replace(
         f'"global_batch_size", "value": {BATCH}', '"global_batch_size", "value": 0'
@@ -469,7 +469,7 @@ def test_invalid_json_is_counted_as_truncated(record: str) -> None:
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
 
-def test_log_states_model_sequence_and_batch() -> None:
+def test_model_sequence_length_and_batch_size_are_read_from_the_mlperf_log() -> None:
     stated = [
         mlperf_record("submission_benchmark", "llama31_8b"),
         mlperf_record("max_sequence_length", 8192),

@@ -8,7 +8,7 @@ import pytest
 from support.written_logs import bar, dll, dropped, parse, steps
 
 
-def test_documented_line_fills_columns() -> None:
+def test_documented_step_line_gives_step_time_and_loss() -> None:
     """The last line in the document of Grok 1."""
     log = parse(
         "Epoch 0: : 100%|██████████| 50/50 [23:22<00:00, reduced_train_loss=0.186, global_step=49.00, "
@@ -92,12 +92,14 @@ def test_dllogger_record_replaces_the_progress_bar_of_its_step(glue: str) -> Non
         ("99999.0", "49.00", math.nan),
     ],
 )
-def test_batch_size_needs_exact_numbers(samples: str, step: str, batch: float) -> None:
+def test_batch_size_is_unknown_unless_printed_samples_are_an_exact_multiple(
+    samples: str, step: str, batch: float
+) -> None:
     columns = parse(bar(50, step, "24.00", samples=samples)).segments[0].steps
     assert columns.global_batch_size.tolist() == pytest.approx([batch], nan_ok=True)
 
 
-def test_rounded_step_follows_from_the_progress_bar() -> None:
+def test_rounded_step_number_is_recovered_from_the_progress_bar() -> None:
     line = (
         "Epoch 0: :   0%| | 2000/603000 [1:03:17<317:00:58, v_num=, reduced_train_loss=2.600, global_step=2e+3, "
         "consumed_samples=1.28e+6, train_step_timing in s=1.900, val_loss=2.800]\n"
@@ -109,7 +111,7 @@ def test_rounded_step_follows_from_the_progress_bar() -> None:
     assert segment.total_steps == 603000
 
 
-def test_rounded_step_in_a_later_epoch_follows_from_an_exact_step() -> None:
+def test_rounded_step_number_in_later_epoch_is_recovered_from_an_exact_step() -> None:
     text = bar(95, "994.0", "2.000") + "\n" + bar(101, "1e+3", "2.100") + "\n"
     assert steps(parse(text.replace("Epoch 0", "Epoch 1"))) == [[994, 1000]]
 
@@ -144,7 +146,7 @@ def test_second_progress_bar_with_the_same_rounded_step_is_kept() -> None:
     ]
 
 
-def test_impossible_time_in_a_rounded_progress_bar_is_kept() -> None:
+def test_nan_time_in_progress_bar_with_rounded_step_is_read_as_printed() -> None:
     text = (
         bar(1000, "999.0", "2.000")
         + "\r"
@@ -208,7 +210,7 @@ def test_incomplete_dllogger_record_is_counted_as_truncated(record: str) -> None
         "Epoch 0, global step 99: 'reduced_train_loss' reached 8.83520 (best 8.83520), saving model",
     ],
 )
-def test_similar_lines_are_not_steps(line: str) -> None:
+def test_lines_similar_to_step_lines_are_not_read_as_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 

@@ -160,7 +160,7 @@ def test_all_records_on_one_line_are_read() -> None:
         nemo2(7)[:60] + "\n",
     ],
 )
-def test_truncated_record_is_dropped_and_counted(text: str) -> None:
+def test_truncated_step_record_is_reported_as_dropped(text: str) -> None:
     log = parse("before\n" + text)
     assert not log.segments or 7 not in steps(log)[0]
     assert dropped(log) == {"torn": 1}
@@ -187,7 +187,7 @@ def test_number_at_line_end_is_kept_unless_the_next_line_continues_it(
     assert "torn" not in dropped(log)
 
 
-def test_truncation_after_time_keeps_record() -> None:
+def test_step_record_truncated_after_its_time_is_read_without_later_fields() -> None:
     for more in (
         " | consumed_samples: 64",
         " | consumed_sam",
@@ -210,7 +210,7 @@ def test_truncation_after_time_keeps_record() -> None:
         "AssertionError: Training epoch is not set",
     ],
 )
-def test_similar_lines_are_not_steps(line: str) -> None:
+def test_lines_similar_to_step_lines_are_not_read_as_steps(line: str) -> None:
     log = parse(line + "\n")
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
@@ -256,7 +256,7 @@ SAMPLES = " | consumed_samples: 640"
         ("1.249e+0", "", 49),
     ],
 )
-def test_record_shorter_than_others_is_truncated(
+def test_step_record_with_fewer_fields_than_the_others_is_dropped_as_truncated(
     printed: str, prefix: str, last: int
 ) -> None:
     """The file is truncated, or another process inserted a line.

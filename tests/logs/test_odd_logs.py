@@ -196,7 +196,7 @@ def test_dllogger_record_without_last_field_is_truncated() -> None:
     assert (list(list_times(result)), dropped(result)) == ([0, 1, 2, 4], {"torn": 1})
 
 
-def test_nemo2_record_with_delayed_fields_is_truncated() -> None:
+def test_nemo2_record_interrupted_by_foreign_output_is_dropped_as_truncated() -> None:
     fields = (
         "global_step: {0} | train_step_timing in s: 28.29 | consumed_samples: {1}\n"
     )
@@ -211,7 +211,9 @@ def test_nemo2_record_with_delayed_fields_is_truncated() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
+def test_damaged_log_gives_the_same_mean_step_time_or_reports_dropped_records(
+    damage: str,
+) -> None:
     wrong = []
     for name, log in LOGS.items():
         truth = compute_mean({step.step: step.seconds for step in log.truth[0]})

@@ -88,7 +88,7 @@ def test_loss_after_end_belongs_to_last_step() -> None:
     assert math.isnan(segment.steps.loss[-1])
 
 
-def test_truncated_line_keeps_its_number() -> None:
+def test_truncated_paxml_step_line_still_counts_as_a_step() -> None:
     log = parse(
         step_line("7.1").rstrip("\n")
         + step_line("7.2").replace("7.2 seconds", "7.")
@@ -133,7 +133,7 @@ def test_non_finite_loss_belongs_to_previous_step() -> None:
     ["train_step() took 0.5s\n", "grep 'train_step() took' *.out | tail -1\n", "step_i: 5, eval loss: nan\n",
      "Model initial global_step=5\n", LOOP, loss_line(100, "6.3"), loss_line(100, "nan")],
 )  # fmt: skip
-def test_similar_lines_are_not_steps(text: str) -> None:
+def test_lines_similar_to_step_lines_are_not_read_as_steps(text: str) -> None:
     log = parse(text)
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 

@@ -49,7 +49,7 @@ def list_seconds(log: ParsedLog) -> list[float]:
         ("2.50s/it", "1/s", None),
     ],
 )
-def test_characters_after_time_are_read_or_rejected(
+def test_characters_directly_after_a_time_are_interpreted_or_the_step_is_dropped(
     pattern: str, printed: str, unit: str, expected: float | None
 ) -> None:
     log = parse(f"step 1 took {printed} and more\n", pattern, unit=unit)
@@ -76,7 +76,7 @@ def test_characters_after_time_are_read_or_rejected(
         (r"of (?P<total>\d+)", "of 10K", "index", None),
     ],
 )
-def test_characters_after_other_numbers_are_read_or_rejected(
+def test_unit_prefix_after_a_number_is_applied_or_the_record_is_dropped(
     pattern: str, text: str, column: str, expected: float | None
 ) -> None:
     log = parse(
@@ -172,7 +172,7 @@ TIMES = [f"{6 + step % 7 / 100:.2f}" for step in range(50)]
     ],
 )
 @pytest.mark.parametrize("index", [20, 49])
-def test_shorter_time_at_line_end_is_truncated(
+def test_time_with_fewer_digits_than_others_is_dropped_at_line_end(
     printed: str, suffix: str, truncated: int, index: int
 ) -> None:
     lines = step_lines(TIMES, suffix).splitlines(keepends=True)
@@ -238,7 +238,7 @@ def test_running_average_is_reported() -> None:
         ("step {} loss avg 3 took {:.2f} s", {}, ""),
     ],
 )
-def test_name_of_average_or_sample_rate_is_reported(
+def test_time_field_named_like_an_average_or_sample_rate_is_reported(
     line: str, fields: dict[str, str], reason: str
 ) -> None:
     text = "".join(line.format(step, 6 + step % 7 / 100) + "\n" for step in range(30))

@@ -13,7 +13,7 @@ XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 63, pid=1, row remapping"
 
 
 @pytest.mark.parametrize("block", [7, 1 << 20])
-def test_lines_found_by_a_marker_have_correct_line_numbers(
+def test_log_lines_found_by_a_pattern_have_correct_line_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(files, "BLOCK", block)
@@ -30,7 +30,9 @@ def test_lines_found_by_a_marker_have_correct_line_numbers(
     ]
 
 
-def test_missing_marker_or_file_gives_no_lines(tmp_path: Path) -> None:
+def test_search_without_a_match_or_without_a_file_gives_no_lines(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "x.out"
     log.write_text("step 1\n")
     assert (

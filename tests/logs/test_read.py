@@ -105,7 +105,7 @@ def test_truncated_compressed_log_is_read_to_its_end(
     assert log.size_bytes >= 1000
 
 
-def test_truncated_compressed_log_keeps_its_stated_ending(tmp_path: Path) -> None:
+def test_time_limit_is_read_from_a_truncated_compressed_log(tmp_path: Path) -> None:
     text = (
         TEXT
         + b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-06-11T05:14:49 DUE TO TIME LIMIT ***\n"
@@ -213,7 +213,7 @@ def test_other_nccl_log_lines_do_not_count_as_a_trace(line: str) -> None:
     assert parse(line + "\n").nccl_line == 0
 
 
-def test_file_has_its_size_and_fingerprint(tmp_path: Path) -> None:
+def test_log_has_file_size_and_a_fingerprint_of_its_content(tmp_path: Path) -> None:
     path = tmp_path / "log.out"
     data = nemo2_run(0, 49).encode() + b"x" * (3 << 20)
     path.write_bytes(data)
@@ -224,7 +224,7 @@ def test_file_has_its_size_and_fingerprint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_log, read_ending])
-def test_unreadable_log_is_named_with_the_reason(
+def test_error_for_an_unreadable_log_states_path_and_reason(
     read: Callable[[Path], object], tmp_path: Path
 ) -> None:
     with pytest.raises(

@@ -127,7 +127,9 @@ def describe_segments(log: ParsedLog) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "segments"), COUNTS)
-def test_log_gives_expected_segments(name: str, segments: list[str]) -> None:
+def test_real_log_is_split_into_the_expected_attempts(
+    name: str, segments: list[str]
+) -> None:
     log = read_log(shared(f"logs/{name}"))
     assert describe_segments(log) == segments
     assert log.dialect == name.partition("/")[0].removesuffix("_bridge")
@@ -136,7 +138,7 @@ def test_log_gives_expected_segments(name: str, segments: list[str]) -> None:
     )
 
 
-def test_launcher_logs_are_complete() -> None:
+def test_logs_of_the_llmb_launcher_have_all_their_steps_and_an_end() -> None:
     """grep -rc 'Training epoch': 50 in eight files, N/49, each with an end mark.
 
     'step: ' occurs 20 times in one other file.
@@ -260,7 +262,9 @@ def test_dispatched_maxtext_steps_are_asynchronous(
         ("megatron_bridge/llama_20_iterations.out", 1),
     ],
 )
-def test_second_line_of_newer_megatron_is_mean(name: str, second: int) -> None:
+def test_second_printed_time_of_newer_megatron_covers_the_expected_number_of_steps(
+    name: str, second: int
+) -> None:
     """Checked manually: 12465.5 and 7331.4 ms, lines at 11:19:02.52 and 04.72.
 
     (12.4655 + 2.20) / 2 is 7.33 s.

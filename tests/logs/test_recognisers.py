@@ -280,7 +280,7 @@ NANOTRON = (
     ],
     ids=["torchtitan", "OLMo", "nanotron"],
 )
-def test_line_may_state_several_sizes(
+def test_log_line_may_state_batch_size_and_sequence_length_together(
     line: str, batch: str | None, micro_batch: str, sequence: str
 ) -> None:
     (segment,) = parse(line + nemo2_run(0, 9)).segments
@@ -338,7 +338,7 @@ def members_line(count: int) -> str:
     return f"GLOBAL_RANK: 0, MEMBER: 1/{count}\n"
 
 
-def test_attempt_without_statements_inherits_earlier_ones() -> None:
+def test_attempt_that_states_no_facts_inherits_those_of_the_attempt_before() -> None:
     log = parse(
         members_line(8)
         + members_line(16)
@@ -365,7 +365,7 @@ def test_attempt_without_statements_inherits_earlier_ones() -> None:
     ]
 
 
-def test_profiler_belongs_to_attempt_that_switched_it() -> None:
+def test_profiling_is_recorded_for_the_attempt_that_switched_the_profiler() -> None:
     step = "completed step: {}, seconds: 1.000, TFLOP/s/device: 1.000, loss: 1.000\n"
     first, second = (
         "".join(step.format(number) for number in range(count)) for count in (6, 9)
@@ -393,7 +393,9 @@ def test_profiler_belongs_to_attempt_that_switched_it() -> None:
     ],
 )
 @pytest.mark.parametrize("position", ["before", "after"])
-def test_profiler_line_states_profiler(line: str, position: str) -> None:
+def test_log_line_of_a_profiler_marks_the_run_as_profiled(
+    line: str, position: str
+) -> None:
     text = (
         f"{line}\n{nemo2_run(0, 9)}"
         if position == "before"
@@ -474,7 +476,7 @@ def test_real_log_states_gpu_count(name: str, gpus: str) -> None:
         }
 
 
-def test_repeated_markers_do_not_hide_statements() -> None:
+def test_gpu_count_is_read_from_a_line_with_hundreds_of_repeated_labels() -> None:
     """Only the first markers of a line are examined.
 
     Otherwise a line of one MiB would take minutes.
@@ -496,7 +498,9 @@ def test_repeated_markers_do_not_hide_statements() -> None:
 @pytest.mark.parametrize(
     ("last", "batch"), [("", ["128"]), (" | consumed_samples: 5", [])]
 )
-def test_step_states_batch_only_at_line_end(last: str, batch: list[str]) -> None:
+def test_batch_size_is_read_from_a_step_record_only_at_line_end(
+    last: str, batch: list[str]
+) -> None:
     """Also if the whole log is read at once, by columns."""
     lines = (
         f"Training epoch 0, iteration {number}/4 | global_step: {number} | reduced_train_loss: 11.0{number} | "
@@ -736,5 +740,5 @@ def test_setting_is_read_in_each_notation(line: str, field: str, value: str) -> 
         "loaded with max_length of 4096\n",
     ],
 )
-def test_names_in_other_texts_state_no_setting(line: str) -> None:
+def test_setting_name_in_unrelated_text_is_not_read_as_a_setting(line: str) -> None:
     assert read_line(line) == set()

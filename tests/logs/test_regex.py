@@ -207,7 +207,9 @@ def test_regex_dialect_reads_numbers_next_to_punctuation(
         ("step 1 \x1b[31m2.5\x1b[0m\n", True),
     ],
 )
-def test_number_counts_only_if_its_end_is_visible(text: str, complete: bool) -> None:
+def test_number_is_read_only_if_a_following_character_ends_it(
+    text: str, complete: bool
+) -> None:
     log = parse_pattern(r"step (?P<step>\d+) (?P<seconds>[\d.]+)", text)
     assert bool(log.segments) is complete
     assert dropped(log) == ({} if complete else {"torn": 1})
@@ -259,14 +261,14 @@ def test_greedy_pattern_never_reads_the_time_of_another_line() -> None:
     assert (steps(several), dropped(several)) == ([[0, 1, 2, 3]], {})
 
 
-def test_line_with_repeated_literal_is_read_once() -> None:
+def test_line_with_several_occurrences_of_the_search_text_gives_one_step() -> None:
     log = parse(
         "".join(f"5 ms ago: {step_line(step).strip()} and 7 ms\n" for step in range(3))
     )
     assert (steps(log), dropped(log)) == ([[0, 1, 2]], {})
 
 
-def test_line_beginning_out_of_reach_is_truncated() -> None:
+def test_step_record_too_far_from_the_line_start_is_dropped_as_truncated() -> None:
     far = parse("x" * REACH_BACK + step_line(1))
     assert (far.segments, dropped(far)) == ((), {"torn": 1})
     log = parse(f"first\n{step_line(1).strip()}{' .' * REACH} ms\n{step_line(2)}")
@@ -336,7 +338,7 @@ def test_start_and_end_lines_delimit_runs() -> None:
         ([50], 1, [1]),
     ],
 )
-def test_time_is_the_mean_since_the_line_before(
+def test_interval_average_covers_the_steps_since_the_previous_line(
     printed: list[int], first_step: int, mean_of: list[int]
 ) -> None:
     mean = replace(MINE, averages=TimesOf.INTERVAL, first_step=first_step)
@@ -438,7 +440,7 @@ def parse_at_lines(pattern: str, text: str, **fields: object) -> ParsedLog:
         (("02/28/2024 23:59:59", "02/29/2024 00:00:01"), 1.0),
     ],
 )
-def test_time_stamps_give_time_since_previous_line(
+def test_step_time_is_the_difference_of_the_timestamps_of_two_lines(
     stamps: tuple[str, str], unit: float
 ) -> None:
     log = parse_at_lines(
@@ -463,7 +465,7 @@ def test_invalid_stamp_is_counted_as_truncated(stamp: str) -> None:
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
 
 
-def test_elapsed_time_gives_difference_between_lines() -> None:
+def test_step_time_is_the_difference_of_the_elapsed_times_of_two_lines() -> None:
     text = "at 1 after 500ms\nat 2 after 750ms\nat 3 after 1,750ms\nat 4 after 100ms\n"
     columns = (
         parse_at_lines(r"after (?P<elapsed>[\d,]+)ms", text, unit="ms", first_step=1)
@@ -483,7 +485,7 @@ def test_elapsed_time_gives_difference_between_lines() -> None:
     )  # 101 steps in half a second
 
 
-def test_restarted_elapsed_time_counts_from_restart() -> None:
+def test_step_time_after_a_restart_of_the_elapsed_time_counts_from_zero() -> None:
     ends = {10: 20, 20: 40, 30: 60, 40: 80, 50: 21, 60: 41}
     text = "".join(
         f"at {step} after {list_seconds}s\n" for step, list_seconds in ends.items()

@@ -174,7 +174,7 @@ def test_more_matches_than_hyperscan_takes_are_found() -> None:
 
 
 @pytest.mark.parametrize("least", [1, 15])
-def test_hyperscan_takes_over_once_it_pays(
+def test_hyperscan_database_is_compiled_only_after_enough_bytes_were_searched(
     monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     compiled: list[list[bytes]] = []
@@ -187,7 +187,7 @@ def test_hyperscan_takes_over_once_it_pays(
         assert compiled == ([[b"marker"]] if searched * max(8, least) > 20 else [])
 
 
-def test_automata_search_everything_without_hyperscan(
+def test_search_falls_back_to_automata_if_hyperscan_is_not_installed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", -1)
@@ -197,7 +197,7 @@ def test_automata_search_everything_without_hyperscan(
 
 
 @pytest.mark.slow
-def test_automata_find_markers_that_hyperscan_cannot_compile(
+def test_search_falls_back_to_automata_for_texts_that_hyperscan_cannot_compile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", -1)
@@ -306,7 +306,7 @@ def test_large_file_gives_the_same_as_its_blocks(
 
 
 @pytest.mark.slow
-def test_shrinking_large_file_raises_an_error_in_any_thread(
+def test_large_log_that_shrinks_while_threads_read_it_raises_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log.out"

@@ -162,7 +162,7 @@ def test_rank_with_most_steps_is_kept_whatever_its_number() -> None:
     assert dropped(log) == {"other-rank": 9}
 
 
-def test_slower_of_two_contradicting_ranks_is_kept() -> None:
+def test_step_times_of_the_slower_of_two_contradicting_ranks_are_used() -> None:
     for slow, fast in (("0: ", "1: "), ("1: ", "0: ")):
         log = parse(
             "".join(
@@ -183,7 +183,7 @@ def test_slower_of_two_contradicting_ranks_is_kept() -> None:
     )
 
 
-def test_attempts_of_ranks_are_aligned() -> None:
+def test_each_attempt_with_interleaved_ranks_gives_the_steps_of_one_rank() -> None:
     log = parse(
         interleaved("0: ", "1: ", last=15)
         + interleaved("0: ", "1: ", first=10, last=19)
@@ -242,7 +242,7 @@ def test_progress_bars_of_a_line_share_its_rank() -> None:
         ("[default]: ", ""),
     ],
 )
-def test_rank_is_the_label_of_the_line(prefix: str, rank: str) -> None:
+def test_rank_is_read_from_the_prefix_of_the_step_line(prefix: str, rank: str) -> None:
     for before in ("", "before\n"):
         assert parse(before + prefix + nemo2(3)).segments[0].rank == rank
 
@@ -261,7 +261,7 @@ def test_rank_is_the_label_of_the_line(prefix: str, rank: str) -> None:
         ("0 0", 0.0, {"repeated": 1}),
     ],
 )
-def test_slower_possible_record_of_a_step_is_kept(
+def test_slower_time_of_a_repeated_step_is_used_unless_impossible(
     prints: str, seconds: float, repeats: dict[str, int]
 ) -> None:
     log = parse("".join(nemo2(0, each) for each in prints.split()))
@@ -282,7 +282,9 @@ def test_disagreement_is_shown_with_both_lines() -> None:
 
 
 @pytest.mark.parametrize(("offset", "value"), [(0, "nan"), (1, "inf"), (2, "nan")])
-def test_diverged_record_of_a_step_is_kept(offset: int, value: str) -> None:
+def test_non_finite_loss_in_any_record_of_a_repeated_step_is_used(
+    offset: int, value: str
+) -> None:
     prints = [nemo2(3, "6.000", more=" | grad_norm: 1.5 | x: 1")] * 3
     prints[offset] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace(
         "11.96", value
@@ -296,7 +298,7 @@ def test_diverged_record_of_a_step_is_kept(offset: int, value: str) -> None:
     )
 
 
-def test_more_precise_record_of_a_step_is_kept_and_hides_no_divergence() -> None:
+def test_more_precise_record_of_a_step_takes_nan_loss_of_its_repeat() -> None:
     record, diverged = dll(0, "52.334"), bar(1, "0.000", "52.30", loss="nan")
     for text in (f"{record}\n{diverged}\n", f"{diverged}{record}\n"):
         columns = parse(text).segments[0].steps
@@ -307,7 +309,7 @@ def test_more_precise_record_of_a_step_is_kept_and_hides_no_divergence() -> None
     assert impossible.segments[0].steps.seconds.tolist() == [52.3]
 
 
-def test_divergence_of_a_dropped_rank_is_kept() -> None:
+def test_nan_loss_of_a_dropped_rank_is_copied_to_the_used_rank() -> None:
     text = interleaved("0: ", "1: ").replace(
         "1: " + nemo2(4), "1: " + nemo2(4).replace("11.96", "nan")
     )
@@ -319,7 +321,7 @@ def test_divergence_of_a_dropped_rank_is_kept() -> None:
     assert dropped(log) == {"other-rank": 10}
 
 
-def test_divergence_of_another_rank_goes_to_its_attempt() -> None:
+def test_nan_loss_of_another_rank_is_assigned_to_the_attempt_of_its_step() -> None:
     """Both lines of rank 1 are one attempt, rank 0 has two. Step 9 diverged in the
     first attempt only."""
     text = (
@@ -334,7 +336,7 @@ def test_divergence_of_another_rank_goes_to_its_attempt() -> None:
     assert np.isfinite(second.steps.loss).all()
 
 
-def test_rank_with_possible_times_is_kept() -> None:
+def test_rank_with_finite_step_times_is_preferred_to_rank_with_nan_time() -> None:
     text = interleaved("0: ", "1: ").replace(
         "0: " + nemo2(9), "0: " + nemo2(9, "nan").replace("11.96", "inf")
     )

@@ -40,7 +40,7 @@ def test_clock_jump_of_an_hour_that_contradicts_the_rate_is_removed(
     assert [record.stamp for record in timed] == [record.stamp for record in untimed]
 
 
-def test_backward_clock_jump_of_an_hour_needs_no_rate() -> None:
+def test_backward_clock_jump_of_an_hour_is_found_without_a_printed_rate() -> None:
     assert find_set_clock(make_records({25: -3600.0}, rate=False)) == (24, -3600.0)
 
 

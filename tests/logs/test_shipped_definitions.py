@@ -180,14 +180,16 @@ def test_optional_loss_of_a_shipped_dialect_is_read_if_printed() -> None:
     assert parse(text.replace(" train_time", " train_loss:9.1 train_time")).prints_loss
 
 
-def test_every_definition_file_is_listed() -> None:
+def test_every_shipped_definition_file_is_in_the_list_of_definition_names() -> None:
     folder = Path(definitions.__file__).parent
     assert sorted(definitions.NAMES) == sorted(
         path.stem for path in folder.glob("*.toml")
     )
 
 
-def test_shipped_log_definitions_apply_only_without_steps_of_a_dialect() -> None:
+def test_shipped_log_definitions_are_ignored_if_a_built_in_dialect_finds_steps() -> (
+    None
+):
     text = (nemo2_run(0, 4) + LINES["llm_c"][0]).encode()
     log = read_log(Stream([text], Path("x")), SHIPPED)
     assert (log.dialect, log.readings, log.dropped) == ("nemo2", (), ())
@@ -205,7 +207,7 @@ def test_log_from_standard_input_gives_the_same_as_its_file(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_large_file_is_read_twice(
+def test_large_log_is_read_again_to_try_the_shipped_definitions(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     """Its text exceeds the part of a stream that is kept."""
@@ -216,7 +218,9 @@ def test_large_file_is_read_twice(
     assert read_log(path, SHIPPED).dialect == "llm_c"
 
 
-def test_log_without_steps_does_not_report_definitions(tmp_path: Path) -> None:
+def test_log_without_steps_reports_no_unmatched_line_of_a_shipped_definition(
+    tmp_path: Path,
+) -> None:
     """A line may contain the marker of a definition."""
     text = b"step: 4 of a script that is no training\n" * 3
     path = tmp_path / "x.log"
@@ -342,7 +346,7 @@ def test_shipped_dialects_read_tokens_and_gradient_norms(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["verl", "prime_rl"])
-def test_reward_frameworks_are_marked(name: str) -> None:
+def test_runs_of_reward_frameworks_are_marked_as_reward_training(name: str) -> None:
     lines, _ = WORK[name]
     assert (
         parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED)

@@ -161,7 +161,9 @@ def test_step_time_is_time_since_previous_line(
     ],
     ids=["same time", "no stamp", "cut stamp", "no date", "words after the stamp"],
 )
-def test_step_time_is_unknown_without_later_stamp(changed: str) -> None:
+def test_step_time_is_nan_unless_timestamp_is_later_than_previous_one(
+    changed: str,
+) -> None:
     columns = get_segment(parse(step_line(1, 0.0) + step_line(2, 2.0) + changed)).steps
     assert columns.index.tolist() == [1, 2, 3]
     assert columns.seconds.tolist() == pytest.approx(
@@ -185,7 +187,7 @@ def test_step_time_excludes_previous_validation() -> None:
     assert log.dropped == ()
 
 
-def test_step_time_after_a_validation_counts_from_it_if_its_step_was_lost() -> None:
+def test_step_time_counts_from_validation_line_if_its_step_line_is_missing() -> None:
     columns = get_segment(
         parse(
             step_line(990, 0.0) + validation_line(1000, 90.0) + step_line(1010, 110.0)
@@ -197,7 +199,7 @@ def test_step_time_after_a_validation_counts_from_it_if_its_step_was_lost() -> N
 
 @pytest.mark.parametrize("text", [validation_line(13000, 0.0), "evaluation:  step:  5  " + PLAIN + "\n",
     "https: //example.org\n", "a service with tps: 1,234\n", "step: 5 | loss: 1.0 | tps: 100 | mfu: 3%\n"])  # fmt: skip
-def test_similar_lines_are_not_steps(text: str) -> None:
+def test_lines_similar_to_step_lines_are_not_read_as_steps(text: str) -> None:
     log = parse(text)
     assert (log.dialect, log.segments, log.dropped) == (None, (), ())
 
@@ -215,7 +217,7 @@ def test_similar_lines_are_not_steps(text: str) -> None:
         ("INFO - step", "INFO - foreignstep"),
     ],
 )
-def test_truncated_record_is_dropped_and_counted(old: str, new: str) -> None:
+def test_truncated_step_record_is_reported_as_dropped(old: str, new: str) -> None:
     log = parse(step_line(2, 0.0).replace(old, new))
     assert log.segments == ()
     assert dropped(log) == {"torn": 1}
@@ -231,7 +233,7 @@ def test_all_records_on_one_line_are_read() -> None:
     assert get_segment(log).steps.seconds.tolist()[1:] == [2.0, 2.5]
 
 
-def test_each_rank_has_its_own_clock() -> None:
+def test_step_times_are_computed_from_the_timestamps_of_a_single_rank() -> None:
     pairs = (
         (
             step_line(n, 2.0 * n),
@@ -278,7 +280,7 @@ def test_run_is_finished_by_last_step_or_end(
     assert (segment.total_steps, segment.finished) == (total, finished)
 
 
-def test_restart_does_not_make_a_slow_step() -> None:
+def test_time_before_a_restart_is_not_counted_as_step_time() -> None:
     """The resumed run continues at the next step, an hour later."""
     restarted = STARTED.replace("step 1\n", "step 21\n")
     log = parse(step_lines(1, 20) + restarted + step_lines(21, 30, start=3600.0))
@@ -330,7 +332,7 @@ def test_time_since_a_validation_represents_its_interval() -> None:
     assert dropped(log) == {"partly-timed": 1}
 
 
-def test_lost_line_before_validation_is_not_averaged() -> None:
+def test_mean_after_a_validation_excludes_steps_of_a_lost_earlier_line() -> None:
     steps = (
         step_line(10, 20.0),
         step_line(20, 40.0),

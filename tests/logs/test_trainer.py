@@ -95,7 +95,7 @@ WHOLE = {step: 3 * step for step in range(10, 401, 10)}
         ),
     ],
 )
-def test_resumed_run_without_repeated_steps_restarts_the_clock(
+def test_step_time_is_correct_if_elapsed_time_restarts_in_a_resumed_run(
     ends: dict[int, int], step: int, seconds: float
 ) -> None:
     log = parse(factory_records(ends))
@@ -176,7 +176,7 @@ def test_printed_speed_refines_time_if_consistent(speed: str, unit: float) -> No
     assert columns.resolution_seconds[0] >= unit
 
 
-def test_record_fills_other_columns() -> None:
+def test_trainer_record_gives_loss_gradient_norm_learning_rate_and_memory() -> None:
     text = swift_record(10, "25s")
     for record in (text, text.replace('"', "'")):
         columns = parse(record).segments[0].steps
@@ -197,7 +197,7 @@ def test_non_finite_loss_is_kept(loss: str) -> None:
     assert not math.isfinite(columns.loss[0])
 
 
-def test_rewards_mark_segment() -> None:
+def test_run_with_reward_fields_is_marked_as_reward_training() -> None:
     assert (
         parse(
             factory_record(10, "0:00:30", loss='"loss": 0.0, "rewards/chosen": 1.0, ')
@@ -234,7 +234,7 @@ def test_last_record_of_llama_factory_finishes_run(loss: str) -> None:
 
 
 @pytest.mark.parametrize("end", [-2, -9, 30])
-def test_truncated_record_is_counted(end: int) -> None:
+def test_truncated_trainer_record_is_reported_as_dropped(end: int) -> None:
     log = parse(factory_record(10, "0:00:30") + factory_record(20, "0:01:00")[:end])
     assert steps(log) == [[10]]
     assert dropped(log) == {"torn": 1}
@@ -281,6 +281,6 @@ def test_real_log_gives_steps_and_time(
     )
 
 
-def test_chat_log_of_same_name_is_not_a_run() -> None:
+def test_chat_log_named_like_a_trainer_log_is_not_a_run() -> None:
     log = read_log(shared("logs/today/not_a_run_logging.jsonl"))
     assert (log.dialect, log.dropped) == (None, ())

@@ -56,7 +56,9 @@ def test_megatron_lines_fill_all_columns_except_target_tokens() -> None:
         ("load_balancing_loss: nan", True),
     ],
 )
-def test_additional_megatron_loss_may_diverge(field: str, diverged: bool) -> None:
+def test_nan_in_an_additional_megatron_loss_gives_the_step_nan_loss(
+    field: str, diverged: bool
+) -> None:
     log = parse(
         "\n".join(
             [

@@ -135,7 +135,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("lines", BAD.values(), ids=BAD)
-def test_non_finite_validation_loss_is_found(lines: list[str]) -> None:
+def test_line_of_a_non_finite_validation_loss_is_reported(lines: list[str]) -> None:
     (segment,) = read(*lines)
     plain = (line.replace("number of nan iterations", "") for line in lines)
     assert segment.bad_validation_line == next(
@@ -263,12 +263,14 @@ SKIPPED = {
 
 
 @pytest.mark.parametrize(("lines", "skipped"), SKIPPED.values(), ids=SKIPPED)
-def test_skipped_updates_are_counted(lines: list[str], skipped: list[int]) -> None:
+def test_skipped_optimizer_updates_are_counted_per_printed_step(
+    lines: list[str], skipped: list[int]
+) -> None:
     (segment,) = read(*lines)
     np.testing.assert_array_equal(segment.steps.skipped_steps, skipped)
 
 
-def test_skipped_updates_of_a_whole_run_are_counted() -> None:
+def test_skipped_optimizer_updates_are_summed_for_a_run_with_one_record() -> None:
     (segment,) = read(
         overflow_line(8, 4),
         overflow_line(4, 2),
@@ -286,7 +288,7 @@ def test_learning_rates_of_deepspeed_are_read() -> None:
     assert segment.steps.learning_rate.tolist() == [0.0] * 3
 
 
-def test_skip_lines_count_if_records_report_none() -> None:
+def test_overflow_lines_are_counted_as_skips_if_step_records_report_no_skips() -> None:
     (segment,) = read(
         megatron_line(1),
         overflow_line(8, 4),

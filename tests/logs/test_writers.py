@@ -84,7 +84,7 @@ INTERLEAVED = (
 )
 
 
-def test_two_writers_make_an_incomplete_run_invalid_and_a_complete_run_noted() -> None:
+def test_run_with_two_writers_is_invalid_only_if_incomplete() -> None:
     """A problem of an incomplete run, a note of a complete run."""
     incomplete = measure(
         run(log(segment(steps([7.3] * 30), finished=False), dropped=INTERLEAVED)),

@@ -37,7 +37,9 @@ def family(generated: Write, *factors: float, day: int = 0) -> Path:
 
 
 @pytest.mark.slow
-def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> None:
+def test_poor_weak_scaling_fails_with_the_scaling_option_set_to_fail(
+    judged: Judge, generated: Write
+) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.15)
     session = judged(logs(folder))
     (check,) = checks(session, "weak-scaling").values()
@@ -95,7 +97,7 @@ def shifted(generated: Write) -> Path:
 
 
 @pytest.mark.slow
-def test_shared_shift_is_one_item_named_in_each_regression(
+def test_slowdown_of_all_configurations_is_one_item_and_mentioned_in_each_regression(
     judged: Judge, shifted: Path
 ) -> None:
     session = judged(logs(shifted))

@@ -235,7 +235,7 @@ def test_each_kind_of_bad_file_is_reported(
 @pytest.mark.parametrize(
     ("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)]
 )
-def test_session_with_few_file_handles_works_or_is_refused(
+def test_session_passes_with_32_file_handles_and_is_refused_with_12(
     pytester: pytest.Pytester,
     tmp_path: Path,
     baselines: dict[str, Baseline],

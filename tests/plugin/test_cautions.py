@@ -164,7 +164,7 @@ def test_option_that_weakens_the_verdicts_is_a_caution(
 
 
 @pytest.mark.slow
-def test_option_in_addopts_counts_as_untyped(
+def test_option_in_addopts_is_printed_as_a_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makefile(".ini", tox="[pytest]\naddopts = --llmb-since=2020-01-01\n")
@@ -173,7 +173,7 @@ def test_option_in_addopts_counts_as_untyped(
 
 
 @pytest.mark.slow
-def test_option_in_the_environment_counts_as_untyped(
+def test_option_in_the_pytest_addopts_variable_is_printed_as_a_caution(
     cautions: Cautions,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -193,7 +193,7 @@ def test_option_in_the_environment_counts_as_untyped(
 
 
 @pytest.mark.slow
-def test_keys_in_an_ignored_file_are_a_caution(
+def test_ini_keys_in_a_config_file_that_pytest_ignores_are_a_caution(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     """An empty pytest.ini makes pytest ignore pyproject.toml."""
@@ -260,7 +260,7 @@ def test_recorded_baseline_far_above_published_is_a_caution(
 
 
 @pytest.mark.slow
-def test_accepted_moves_that_add_up_are_a_caution(
+def test_accepted_baseline_drifts_are_summed_in_a_caution(
     cautions: Cautions, judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     """A script accepts each move: 1.00, 1.06, 1.12 and 1.13."""
@@ -348,7 +348,7 @@ def test_caution_counts_selected_configurations_without_a_verdict(
 
 
 @pytest.mark.slow
-def test_stale_configuration_is_a_caution_unless_age_was_typed(
+def test_ini_max_age_prints_a_caution_for_a_stale_configuration(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makeini("[pytest]\nllmb_max_age = 20h\n")
@@ -438,7 +438,7 @@ def months(
 
 
 @pytest.mark.slow
-def test_summary_of_a_green_session_begins_with_the_slower_trend(
+def test_summaries_of_a_passing_session_begin_with_an_unfailed_slower_trend(
     judged: Judge,
     months: Path,
     pytester: pytest.Pytester,
@@ -472,7 +472,7 @@ def test_summary_of_a_green_session_begins_with_the_slower_trend(
 
 
 @pytest.mark.slow
-def test_custom_tests_show_the_caution_without_a_trend_item(
+def test_slower_trend_is_a_caution_in_a_session_of_custom_tests(
     cautions: Cautions, months: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -484,7 +484,7 @@ def test_custom_tests_show_the_caution_without_a_trend_item(
 
 
 @pytest.mark.slow
-def test_change_too_large_to_accept_asks_for_recording(
+def test_trend_too_large_to_acknowledge_asks_for_a_new_baseline(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     write_month(tmp_path, baselines[GROK], 1.14)
@@ -503,7 +503,7 @@ def test_change_too_large_to_accept_asks_for_recording(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [["-k", GROK], ["--llmb-record=own"]])
-def test_unreadable_ab_marker_fails(
+def test_unreadable_ab_test_marker_file_fails_the_session(
     judged: Judge, generated: Write, options: list[str]
 ) -> None:
     """This includes recordings, whose run may belong to an A/B."""

@@ -41,7 +41,7 @@ def test_run_within_the_limit_is_certified(judged: Judge, generated: Write) -> N
 
 
 @pytest.mark.slow
-def test_only_a_typed_tolerance_loosens_certification(
+def test_certification_obeys_the_command_line_tolerance_and_ignores_the_ini_file(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     folder = generated(GROK, factor=1.08)
@@ -93,7 +93,7 @@ def test_session_with_only_skipped_inconclusive_runs_fails(
 
 
 @pytest.mark.slow
-def test_failed_verdict_decides_when_judged_against_both(
+def test_run_judged_against_published_and_recorded_baseline_fails_if_one_fails(
     judged: Judge, generated: Write, tmp_path: Path
 ) -> None:
     recorded = tmp_path / "own"
@@ -147,7 +147,7 @@ def test_repeats_are_averaged_only_with_a_known_build(
 
 
 @pytest.mark.slow
-def test_runs_with_an_item_each_are_not_averaged(
+def test_repeats_are_judged_separately_if_each_run_has_its_own_item(
     judged: Judge, generated: Write
 ) -> None:
     for hour, factor in enumerate((1.02, 1.12)):

@@ -73,7 +73,7 @@ def test_failure_of_a_slow_checkpoint_save_names_file_and_line(
     [((), LLAMA), (("--llmb-runs=each",), f"{LLAMA}-2")],
     ids=["newest", "each"],
 )
-def test_newer_run_that_only_loads_a_checkpoint_must_meet_the_budget(
+def test_newer_run_that_loads_a_checkpoint_fails_over_the_load_time_budget(
     hold: Hold, generated: Write, arguments: tuple[str, ...], item: str
 ) -> None:
     generated(LLAMA, job_id="1", started=START)
@@ -115,7 +115,7 @@ SAVED = "echo 'Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1.
         ),  # in 9.712 s
     ],
 )
-def test_launched_checkpoint_run_must_meet_its_budget(
+def test_launched_run_fails_if_its_checkpoint_time_is_over_budget_or_unknown(
     judged: Judge,
     pytester: pytest.Pytester,
     option: str,

@@ -213,7 +213,7 @@ DAMAGES: tuple[dict[str, Any], ...] = (
 
 
 @pytest.mark.slow
-def test_chat_message_is_made_from_an_unchanged_json_document_only(
+def test_chat_message_from_a_damaged_json_document_never_says_green(
     documented: Any,
     generated: Write,
     tmp_path: Path,
@@ -246,7 +246,7 @@ def test_chat_message_is_made_from_an_unchanged_json_document_only(
 
 
 @pytest.mark.slow
-def test_summary_is_coloured_if_pytest_is(
+def test_verdict_summary_is_coloured_if_pytest_output_is_coloured(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -384,7 +384,7 @@ def test_summary_shortens_only_llmbench_messages_in_custom_tests(
 
 
 @pytest.mark.slow
-def test_message_of_another_verdict_stays_in_the_summary(
+def test_custom_test_message_of_a_missing_verdict_stays_in_the_short_summary(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")

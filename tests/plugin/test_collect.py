@@ -143,7 +143,9 @@ def test_inconclusive_run_is_repeated_by_the_printed_command(
 
 
 @pytest.mark.slow
-def test_expired_token_stays_hidden_in_the_next_session(folders: TwoFolders) -> None:
+def test_reports_hide_an_earlier_token_after_a_resume_with_a_new_token(
+    folders: TwoFolders,
+) -> None:
     collect = folders.submit(WAITED)
     repeated_command = [
         word for word in collect if not word.startswith("--llmb-collect")
@@ -195,7 +197,7 @@ def test_collect_error_on_a_wrong_folder_suggests_the_session_folder(
 
 
 @pytest.mark.slow
-def test_collecting_without_its_baseline_file_is_an_error(
+def test_collecting_a_launch_without_its_baseline_file_is_a_usage_error(
     folders: TwoFolders, capfd: pytest.CaptureFixture[str]
 ) -> None:
     collect = [
@@ -210,7 +212,7 @@ def test_collecting_without_its_baseline_file_is_an_error(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["{", '{"cases": 7}'], ids=["cut", "changed"])
-def test_damaged_plan_is_a_usage_error(
+def test_collecting_with_a_damaged_launch_plan_is_a_usage_error(
     folders: TwoFolders, plan: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     collect = folders.submit(WELL)

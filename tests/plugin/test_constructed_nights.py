@@ -1095,7 +1095,9 @@ def test_runs_with_times_derived_from_tokens_are_not_copies(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_run_with_another_name_fails(judged: Judge, site: RunFolder, name: str) -> None:
+def test_run_in_a_folder_named_for_an_undocumented_configuration_fails_the_session(
+    judged: Judge, site: RunFolder, name: str
+) -> None:
     """An item of its own, or in the place of the older run; it never passes as the
     configuration that it resembles."""
     renamed(NAMES[name])(site)

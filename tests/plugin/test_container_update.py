@@ -59,7 +59,7 @@ def sessions(
 
 
 @pytest.mark.slow
-def test_container_update_is_named_and_its_cost_compared(
+def test_regression_names_the_container_update_and_comparison_gives_its_cost(
     sessions: list[JudgedSession], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before, after = sessions[: BEFORE - RECORDED], sessions[BEFORE - RECORDED :]

@@ -111,7 +111,7 @@ def test_copied_log_of_another_job_is_invalid(
 
 
 @pytest.mark.slow
-def test_copied_log_is_found_with_workers_and_one_item_per_run(
+def test_copied_log_fails_as_duplicate_with_xdist_and_one_item_per_run(
     pytester: pytest.Pytester, tmp_path: Path, write_day: Any
 ) -> None:
     copied(write_day(LLAMA, 0, OLD), write_day(LLAMA, 1, NEW))
@@ -222,7 +222,7 @@ def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
 
 
 @pytest.mark.slow
-def test_days_with_equal_rounded_means_are_not_copies(
+def test_runs_of_two_days_with_equal_rounded_step_times_are_not_copies(
     judged: Judge, tmp_path: Path, write_day: Any, baselines: dict[str, Baseline]
 ) -> None:
     """Two days that print equal values are noted and pass."""
@@ -239,7 +239,7 @@ def test_days_with_equal_rounded_means_are_not_copies(
 
 
 @pytest.mark.slow
-def test_identical_text_with_dates_is_a_copy(
+def test_log_with_the_same_dated_lines_as_another_is_a_copy(
     judged: Judge, tmp_path: Path, write_day: Any, baselines: dict[str, Baseline]
 ) -> None:
     printed = five_step_means(1, baselines[NEMO1].step_seconds)

@@ -62,7 +62,7 @@ def number(text: str) -> tuple[Decimal, Decimal]:
 
 
 @pytest.mark.slow
-def test_published_step_time_passes_and_gives_the_documented_cells(
+def test_run_at_published_step_time_passes_and_reports_the_published_values(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
     report = tmp_path / "junit.xml"

@@ -19,7 +19,7 @@ def draft(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, 
 
 
 @pytest.mark.slow
-def test_runs_match_the_baseline_drafted_from_them_once_completed(
+def test_completed_baseline_draft_matches_the_runs_that_it_was_made_from(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)

@@ -116,7 +116,7 @@ def test_exit_code_of_a_stopped_launch_is_two(pytester: pytest.Pytester) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_session_exits_with_two_and_reports_it(
+def test_session_stopped_by_signal_writes_exit_code_two_into_its_reports(
     pytester: pytest.Pytester, generated: Write, number: int
 ) -> None:
     pytester.makeconftest("""

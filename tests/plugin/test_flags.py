@@ -44,7 +44,9 @@ def test_misused_option_is_reported_in_one_line(
     assert "Traceback" not in result.stderr.str()
 
 
-def test_option_that_was_not_typed_is_none(pytester: pytest.Pytester) -> None:
+def test_option_missing_from_the_command_line_has_the_value_none(
+    pytester: pytest.Pytester,
+) -> None:
     """An idle session is known by it."""
     config = pytester.parseconfig()
     assert {

@@ -99,7 +99,7 @@ def noise(judged: JudgedSession) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_stored_runs_give_the_noise_of_deleted_folders(
+def test_noise_is_estimated_from_stored_runs_whose_folders_were_deleted(
     judge_day: Night,
     before: Callable[[range], None],
     judged: Judge,
@@ -141,7 +141,7 @@ def test_stored_runs_are_never_judged(
 
 
 @pytest.mark.slow
-def test_older_run_passes_with_caution_naming_the_stored_run(
+def test_caution_names_a_stored_run_newer_than_the_judged_run(
     judge_day: Night, judged: Judge, tmp_path: Path, pytester: pytest.Pytester
 ) -> None:
     """The transfer of the newest run failed: only an older folder was judged."""
@@ -179,7 +179,7 @@ def test_undated_run_counts_as_the_newest(
 
 
 @pytest.mark.slow
-def test_terminal_reports_the_history(
+def test_terminal_prints_the_number_of_stored_runs_and_verdicts(
     judge_day: Night, capsys: pytest.CaptureFixture[str]
 ) -> None:
     judge_day(0)
@@ -249,7 +249,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_session_with_a_locked_history_reads_runs_only_once(
+def test_session_with_a_locked_history_database_ends_without_a_retry(
     written: Callable[..., Path],
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
@@ -299,7 +299,7 @@ def test_interrupted_hashing_loses_no_verdict(
 
 
 @pytest.mark.slow
-def test_several_tests_of_one_configuration_are_one_verdict(
+def test_several_tests_of_one_configuration_store_one_verdict_the_worst(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     """The worst of them, as in the summary."""
@@ -413,7 +413,7 @@ def test_locked_store_changes_no_verdict(
     [TypeError("an argument\nof another version"), KeyboardInterrupt()],
     ids=["fault", "interrupt"],
 )
-def test_any_storing_error_keeps_the_unsaved_file(
+def test_verdicts_that_cannot_be_stored_are_saved_to_a_file_for_import(
     judge_day: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
@@ -438,7 +438,7 @@ def test_any_storing_error_keeps_the_unsaved_file(
 
 
 @pytest.mark.slow
-def test_crashing_report_leaves_the_verdict_stored(
+def test_verdict_is_stored_although_writing_the_junit_report_crashes(
     judge_day: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     render, written = junit.render, []
@@ -510,7 +510,7 @@ def test_full_disk_changes_no_verdict_and_keeps_the_store(
 
 
 @pytest.mark.slow
-def test_unsaved_session_without_a_folder_is_reported(
+def test_verdicts_lost_because_neither_history_nor_file_is_writable_are_reported(
     judge_day: Night,
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,

@@ -29,7 +29,7 @@ def words(text: str) -> str:
 
 
 @pytest.mark.slow
-def test_session_writes_its_page(
+def test_html_page_shows_verdicts_and_the_command_without_its_secrets(
     pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The foot holds the command, without its secrets."""
@@ -58,7 +58,7 @@ def test_session_writes_its_page(
 
 
 @pytest.mark.slow
-def test_page_shows_listed_unmatched_runs(
+def test_html_page_shows_unmatched_runs_as_skipped_in_list_mode(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     session(

@@ -52,7 +52,7 @@ def refused(pytester: pytest.Pytester, examples: Path) -> Refused:
         "pytest.toml",
     ],
 )
-def test_unknown_key_or_wrong_value_is_refused_everywhere(
+def test_unknown_ini_key_or_wrong_value_is_refused_in_every_config_format(
     refused: Refused, pytester: pytest.Pytester, name: str, text: str
 ) -> None:
     native = "ini_options" not in text and name.endswith(".toml")
@@ -149,7 +149,7 @@ def test_key_in_an_ignored_table_is_refused(
         (["--override-ini=llmb_tolerance=4x"], "-o llmb_tolerance=4x: found '4x'"),
     ],
 )
-def test_error_names_the_override_as_source(
+def test_ini_key_error_names_the_override_ini_option_as_its_source(
     refused: Refused, arguments: list[str], message: str
 ) -> None:
     assert message in refused(*arguments)

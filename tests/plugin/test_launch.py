@@ -110,7 +110,9 @@ def test_failed_job_is_explained_and_not_retried(
 
 
 @pytest.mark.slow
-def test_successful_job_with_half_a_run_is_invalid(launch: Launch) -> None:
+def test_launched_job_that_exits_successfully_with_half_its_steps_is_invalid(
+    launch: Launch,
+) -> None:
     session = launch("--llmb-launch", "-k", "fake", half="steps 1.0 0 20")
     assert session.verdicts == {"fake_half-24.11-h100-bf16-8": "INVALID"}
 
@@ -130,7 +132,7 @@ def pytest_configure(config):
 
 
 @pytest.mark.slow
-def test_session_killed_before_a_start_is_resumed(
+def test_resume_after_a_killed_session_does_not_run_its_started_job_again(
     programs: Programs,
     launch: Launch,
     ran: Callable[[], int],
@@ -414,7 +416,7 @@ def test_preflight_check_is_ignored_by_name(
 
 
 @pytest.mark.slow
-def test_launch_beyond_its_gpu_hours_is_refused(
+def test_launch_estimated_above_its_gpu_hours_limit_is_refused(
     pytester: pytest.Pytester, ran: Callable[[], int]
 ) -> None:
     write_recipe(pytester.path, {"ok": COUNTED}, kind="local", gpus=1024)
@@ -445,7 +447,9 @@ def test_configurations_of_another_cluster_are_skipped(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_launch_is_refused_if_no_configuration_fits(pytester: pytest.Pytester) -> None:
+def test_launch_is_refused_if_no_selected_configuration_fits_the_machine(
+    pytester: pytest.Pytester,
+) -> None:
     result = pytester.runpytest("-k", "grok1", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert (
@@ -456,7 +460,7 @@ def test_launch_is_refused_if_no_configuration_fits(pytester: pytest.Pytester) -
 
 
 @pytest.mark.slow
-def test_cluster_file_may_describe_another_machine(
+def test_dry_run_uses_the_cluster_file_of_another_machine(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.path.joinpath("cluster.yaml").write_text(

@@ -56,7 +56,7 @@ def test_passing_run_is_repeated_as_the_suite_requires(
 
 
 @pytest.mark.slow
-def test_repeats_option_gives_fewer_runs_and_a_note(
+def test_repeats_option_below_the_suite_requirement_is_noted(
     launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = launch("--llmb-repeats=1")
@@ -105,7 +105,7 @@ def test_suite_is_missing_until_enough_runs_were_launched(
 
 
 @pytest.mark.slow
-def test_only_resuming_makes_the_remaining_runs(
+def test_resume_launches_the_remaining_runs_of_a_suite_but_collect_does_not(
     launch: Launch, ran: Callable[[], int]
 ) -> None:
     for going_on, verdict, runs in (

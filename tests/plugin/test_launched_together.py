@@ -191,7 +191,7 @@ def test_custom_tests_do_not_hide_worse_scaling(
 
 
 @pytest.mark.slow
-def test_only_launched_runs_are_compared(launch: Launch) -> None:
+def test_scaling_check_of_a_launch_compares_no_older_runs(launch: Launch) -> None:
     """Older runs of the other precision in --llmb-logs are not compared."""
     session = launch("--llmb-scaling=fail", "-k", "fake and bf16", fp8=1.2)
     assert (session.verdicts, session.ret) == (
@@ -206,7 +206,9 @@ def test_only_launched_runs_are_compared(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_shared_shift_is_one_item_named_in_each_regression(launch: Launch) -> None:
+def test_slowdown_of_all_configurations_is_one_item_and_mentioned_in_each_regression(
+    launch: Launch,
+) -> None:
     session = launch(
         "--llmb-scaling=fail", "-k", "fake", small=1.08, large=1.08, fp8=1.08
     )
@@ -226,7 +228,7 @@ def test_shared_shift_is_one_item_named_in_each_regression(launch: Launch) -> No
 
 
 @pytest.mark.slow
-def test_last_failed_comparison_explains_how_to_launch(
+def test_last_failed_option_refuses_a_failed_scaling_check_that_needs_a_launch(
     jobs: Callable[..., None], pytester: pytest.Pytester
 ) -> None:
     jobs(small=0.96, large=1.04)

@@ -131,7 +131,7 @@ def test_slower_trend_fails_and_is_in_every_report(
 
 
 @pytest.mark.slow
-def test_slower_trend_passes_by_default(
+def test_slower_trend_is_only_reported_by_default(
     write_past_days: WritePastDays, launch: Launch
 ) -> None:
     write_past_days(1.04)
@@ -169,7 +169,7 @@ def test_selection_does_not_hide_a_slower_trend(
 
 
 @pytest.mark.slow
-def test_custom_tests_do_not_add_report_only_items(
+def test_trend_without_fail_option_adds_no_item_to_custom_tests(
     write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
     write_past_days(1.04)
@@ -180,7 +180,7 @@ def test_custom_tests_do_not_add_report_only_items(
 
 
 @pytest.mark.slow
-def test_acknowledged_change_passes(
+def test_acknowledged_slower_trend_passes_after_a_launch(
     write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
     write_past_days(1.06)
@@ -206,7 +206,7 @@ def test_expired_acknowledgement_covers_no_change(
 
 
 @pytest.mark.slow
-def test_stored_runs_are_searched_for_changes(
+def test_trend_after_a_launch_is_computed_from_stored_runs(
     write_past_days: WritePastDays, judged: Judge, pytester: pytest.Pytester
 ) -> None:
     write_past_days(1.04)
@@ -235,7 +235,7 @@ def test_stored_runs_are_searched_for_changes(
 
 
 @pytest.mark.slow
-def test_failed_launch_reports_the_older_trend_only(
+def test_trend_of_earlier_runs_is_reported_although_the_launched_run_is_invalid(
     write_past_days: WritePastDays, launch: Launch
 ) -> None:
     write_past_days(1.04, "steps 1.0400 0 20; exit 3")
@@ -248,7 +248,7 @@ def test_failed_launch_reports_the_older_trend_only(
 
 
 @pytest.mark.slow
-def test_recording_launch_uses_only_its_runs(
+def test_recording_with_launch_computes_the_baseline_from_launched_runs_alone(
     write_past_days: WritePastDays, launch: Launch
 ) -> None:
     write_past_days(1.04)
@@ -262,7 +262,7 @@ def test_recording_launch_uses_only_its_runs(
 
 
 @pytest.mark.slow
-def test_slow_launch_names_the_last_good_run(
+def test_slow_launched_run_is_reported_with_the_last_good_stored_run(
     write_past_days: WritePastDays, launch: Launch, pytester: pytest.Pytester
 ) -> None:
     """The last good log is gone, but the history contains the run and its nodes."""

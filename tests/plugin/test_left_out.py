@@ -132,7 +132,7 @@ def test_every_slower_trend_fails_without_a_selection(
     ],
     ids=["mark-with-workers", "keyword", "node-ids"],
 )
-def test_failed_trend_of_a_selected_configuration_is_kept(
+def test_slower_trend_fails_if_its_configuration_is_selected(
     fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
     code, names, document = red(fortnight, pytester, *options)
@@ -157,7 +157,7 @@ def test_selecting_a_configuration_leaves_out_the_trends_of_others(
 
 
 @pytest.mark.slow
-def test_marks_of_a_check_name_its_configurations(
+def test_mark_expression_selects_trends_of_one_gpu_type(
     judged: Judge, fortnight: Path
 ) -> None:
     """Trends of one GPU type can be selected with -m."""
@@ -179,7 +179,7 @@ def test_marks_of_a_check_name_its_configurations(
     ],
     ids=["one-configuration", "not-the-check", "node-id", "another-recipe"],
 )
-def test_cluster_change_is_kept_if_a_changed_configuration_is_selected(
+def test_shared_shift_is_reported_if_one_of_its_configurations_is_selected(
     week: Path, pytester: pytest.Pytester, options: tuple[str, ...], stays: bool
 ) -> None:
     code, names, document = red(week, pytester, *options)
@@ -207,7 +207,7 @@ def failed(pytester: pytest.Pytester) -> list[str]:
 
 
 @pytest.mark.slow
-def test_last_failed_trend_fails_and_counts_other_failures(
+def test_caution_counts_failures_left_out_by_the_last_failed_option(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.runpytest_inprocess(*arguments(fortnight, "-k", LLAMA[0]))
@@ -221,7 +221,7 @@ def test_last_failed_trend_fails_and_counts_other_failures(
 
 
 @pytest.mark.slow
-def test_last_failed_option_keeps_a_trend_that_failed_after_the_last_session(
+def test_slower_trend_fails_if_last_failed_selects_its_configuration(
     fortnight: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The item failed for another reason; that its trend is red was nobody's wish
@@ -236,7 +236,7 @@ def test_last_failed_option_keeps_a_trend_that_failed_after_the_last_session(
 
 
 @pytest.mark.slow
-def test_stepwise_counts_failures_not_reached_yet(
+def test_caution_of_a_stepwise_session_counts_failing_items_not_yet_run(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     result = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
@@ -310,7 +310,7 @@ def test_trends_deselected_by_a_conftest_are_a_caution(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("-x",), ("-x", "-n2")], ids=["alone", "workers"])
-def test_stopped_session_counts_failures_that_did_not_run(
+def test_caution_of_a_session_stopped_at_first_failure_counts_failing_unrun_items(
     fortnight: Path, pytester: pytest.Pytester, options: tuple[str, ...]
 ) -> None:
     _, names, document = red(fortnight, pytester, *options)
@@ -384,7 +384,7 @@ def test_newer_run_of_another_gpu_type_is_unmatched(
 
 
 @pytest.mark.slow
-def test_selection_fails_on_an_unmatched_run_without_item(
+def test_keyword_selection_fails_on_unmatched_runs_beyond_the_item_limit(
     other_gpu: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = "Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 11.0 | train_step_timing in s: 7.3"
@@ -417,7 +417,7 @@ def test_unmatched_run_outside_the_selection_is_a_caution(
 
 
 @pytest.mark.slow
-def test_unmatched_run_that_is_only_listed_is_a_caution(
+def test_newer_unmatched_run_of_a_selected_recipe_is_a_caution_if_listed(
     other_gpu: Path, pytester: pytest.Pytester
 ) -> None:
     code, _, document = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
@@ -452,7 +452,7 @@ def lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
 @pytest.mark.parametrize("folder", ["experiments/pretrain_grok1_314b_fp8_256", "lost"])
-def test_unreadable_folder_fails_configurations_it_may_contain(
+def test_selection_fails_on_an_unreadable_folder_that_may_contain_its_runs(
     good: Path,
     lock: Callable[[Path], None],
     pytester: pytest.Pytester,
@@ -502,7 +502,7 @@ def test_custom_tests_do_not_hide_a_failing_trend(
 
 
 @pytest.mark.slow
-def test_node_ids_of_custom_tests_name_other_failures(
+def test_caution_names_a_regression_that_node_ids_of_custom_tests_leave_out(
     tmp_path: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
 ) -> None:
     """They leave items out before there are any."""
@@ -529,7 +529,7 @@ def test_node_ids_of_custom_tests_name_other_failures(
 
 
 @pytest.mark.slow
-def test_custom_tests_run_without_added_items_by_default(
+def test_custom_tests_run_without_built_in_items_by_default(
     fortnight: Path, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
@@ -569,7 +569,7 @@ def test_custom_trend_test_replaces_the_built_in_test(
 @pytest.mark.parametrize(
     "workers", ["-n0", pytest.param("-n2", marks=pytest.mark.slow)]
 )
-def test_unmatched_runs_without_an_item_are_counted(
+def test_unmatched_runs_beyond_the_item_limit_are_counted_in_the_last_item(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     """Unreadable files come first. `-n2` runs other processes, with the limit that

@@ -194,7 +194,7 @@ UNMATCHED: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
 
 
 @pytest.mark.slow
-def test_run_with_a_missing_or_different_fact_matches_no_row_and_says_which(
+def test_reason_of_an_unmatched_run_names_its_missing_or_different_fact(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     runs = (
@@ -238,7 +238,7 @@ def write_pair(root: Path, row: Baseline) -> None:
 
 
 @pytest.mark.slow
-def test_run_with_other_settings_that_no_log_prints_matches_no_row(
+def test_run_whose_unlogged_settings_differ_matches_no_table_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Further tokens are 4 % of the work of DeepSeek V3: the tolerance of logged
@@ -273,7 +273,7 @@ def test_lora_is_judged_by_step_time_only(
     "place",
     ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"],
 )
-def test_launch_scripts_are_ignored_if_several_may_belong_to_the_run(
+def test_run_with_two_possible_launch_scripts_matches_no_table_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str
 ) -> None:
     """The submitted one says the release, and the one that it runs the GPU type: nobody
@@ -326,7 +326,7 @@ def test_table_rows_without_a_run_share_one_terminal_line(
 
 
 @pytest.mark.slow
-def test_requiring_all_fails_an_inconclusive_row(
+def test_require_all_option_fails_an_inconclusive_table_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     """Too near the bound to tell: whoever requires all, asks for an answer here,
@@ -351,7 +351,7 @@ def test_requiring_all_fails_an_inconclusive_row(
 
 
 @pytest.mark.slow
-def test_last_failed_row_is_selected_again(
+def test_last_failed_option_selects_a_failed_table_row_without_its_log(
     pytester: pytest.Pytester, rows: dict[str, Baseline]
 ) -> None:
     write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW], factor=1.2))

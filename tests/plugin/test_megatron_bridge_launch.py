@@ -337,7 +337,7 @@ def test_lora_needs_a_checkpoint() -> None:
         ),
     ],
 )
-def test_llmb_run_launches_its_recipes(
+def test_table_rows_with_an_llmb_run_recipe_are_launched_by_llmb_run(
     row: tuple[str, str, str, str], words: str
 ) -> None:
     spec = build_job(
@@ -350,7 +350,7 @@ def test_llmb_run_launches_its_recipes(
     assert (spec.via, spec.directory) == ("llmb-run", Path("/llmb"))
 
 
-def test_llmb_run_refuses_table_rows_with_other_settings() -> None:
+def test_llmb_run_refuses_table_rows_whose_settings_differ_from_its_recipe() -> None:
     """405B MXFP8 would use current scaling, Llama 3 70B on H100 has another batch size,
     and nothing runs 26.08."""
     every = [pair for pair in read_shipped().values() if not refuse(*pair, "llmb-run")]
@@ -363,7 +363,9 @@ def test_llmb_run_refuses_table_rows_with_other_settings() -> None:
     assert problem == "megatron_bridge 26.08 has no launcher 'llmb-run', only script"
 
 
-def test_image_is_found_in_its_folder(tmp_path: Path) -> None:
+def test_container_image_is_found_in_the_images_folder_of_the_installation(
+    tmp_path: Path,
+) -> None:
     base, facts = find_one("26.04", "llama3_70b", "h100", "fp8_cs")
     image = tmp_path / "images" / "nvidia+nemo+26.04.00.sqsh"
 
@@ -449,7 +451,7 @@ def test_launched_run_matches_the_table_row_of_its_launch(
     ],
     ids=str,
 )
-def test_run_of_another_version_does_not_match_its_row(
+def test_launched_run_with_changed_settings_does_not_match_the_launched_table_row(
     row: Row, changed: dict[str, str], tmp_path: Path
 ) -> None:
     """For example a checkout of another version, or llmb-run of another release."""
@@ -470,7 +472,7 @@ def _environment(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_environment")
-def test_launch_without_the_checkpoint_submits_nothing(
+def test_lora_launch_without_a_pretrained_checkpoint_submits_no_job(
     pytester: pytest.Pytester,
 ) -> None:
     options = ("-k", "26.06 and h100 and lora", "--llmb-launch", "--llmb-gpu=h100")

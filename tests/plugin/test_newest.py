@@ -119,7 +119,7 @@ def test_newest_launch_without_a_log_is_invalid(
 
 
 @pytest.mark.slow
-def test_old_logless_job_is_ignored(
+def test_configuration_whose_old_jobs_lost_their_logs_is_missing(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Logs were pruned, and there is none that could be judged in the place of one of
@@ -173,7 +173,7 @@ def stampless(log: Path, written: datetime) -> None:
 
 
 @pytest.mark.slow
-def test_note_says_if_only_file_times_order_the_runs(
+def test_verdict_notes_that_only_file_times_show_which_run_is_newest(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Logs without a time stamp: copying them makes any of them the newest, and the
@@ -200,7 +200,7 @@ def test_note_says_if_only_file_times_order_the_runs(
 
 
 @pytest.mark.slow
-def test_slow_run_with_a_late_clock_fails(
+def test_configuration_is_invalid_if_job_ids_contradict_timestamps_on_the_newest_run(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """Its job id is higher, and its log is stamped a day before the other: which is

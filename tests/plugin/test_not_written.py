@@ -54,7 +54,7 @@ WHAT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
 @pytest.mark.parametrize("what", WHAT)
-def test_unwritten_output_is_reported(
+def test_output_file_that_cannot_be_written_is_reported_once(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -90,7 +90,7 @@ def test_unwritten_output_is_reported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", FLAGS[:8], ids=" ".join)
-def test_unwritten_recording_is_a_usage_error(
+def test_full_disk_during_recording_is_a_usage_error(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,

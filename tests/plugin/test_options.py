@@ -94,7 +94,7 @@ def test_suite_file_requires_configurations_and_numbers_of_runs(
 
 
 @pytest.mark.slow
-def test_stale_configuration_names_its_last_run(
+def test_message_of_a_stale_configuration_names_its_last_valid_run(
     judged: Judge, generated: Write
 ) -> None:
     now = datetime.now(UTC)
@@ -122,7 +122,7 @@ def test_stale_configuration_names_its_last_run(
 
 
 @pytest.mark.slow
-def test_reason_for_missing_verdicts_is_printed_once(
+def test_terminal_groups_unmatched_runs_by_the_reason_that_nothing_was_judged(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By its item, and in the summary with runs of one reason together."""
@@ -146,7 +146,9 @@ def test_reason_for_missing_verdicts_is_printed_once(
 
 
 @pytest.mark.slow
-def test_unmatched_run_fails_unless_listed(judged: Judge, generated: Write) -> None:
+def test_unmatched_run_fails_by_default_and_passes_in_list_mode(
+    judged: Judge, generated: Write
+) -> None:
     generated(GROK)
     folder = generated(
         GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC)
@@ -171,9 +173,7 @@ def test_baseline_of_another_release_can_be_chosen(
 
 
 @pytest.mark.slow
-def test_newest_run_decides_and_since_option_excludes_older_runs(
-    judged: Judge, generated: Write
-) -> None:
+def test_verdict_is_that_of_the_newest_run(judged: Judge, generated: Write) -> None:
     old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
     generated(GROK, factor=1.2, job_id="1", started=old)
     folder = generated(GROK, job_id="2", started=new)
@@ -220,7 +220,7 @@ def test_recorded_baseline_decides_later_sessions(
 
 
 @pytest.mark.slow
-def test_second_recording_shows_change_and_respects_drift_budget(
+def test_recording_beyond_the_drift_budget_needs_an_accepted_reason(
     judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Twice 2 % are written, a third time only with a reason; the nights between are
@@ -375,7 +375,7 @@ def contradict(folder: Path, job_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", [("-k", GROK), ("-m", "llmb(gpus=128)")])
-def test_older_good_run_does_not_hide_a_newer_run_that_may_match(
+def test_configuration_is_invalid_if_a_newer_ambiguous_run_may_belong_to_it(
     judged: Judge, generated: Write, selection: tuple[str, ...]
 ) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
@@ -450,7 +450,7 @@ def test_required_configuration_with_only_profiled_runs_fails(
 
 
 @pytest.mark.slow
-def test_measurement_of_a_stale_run_is_unavailable(
+def test_measurement_fixture_errors_for_a_run_beyond_max_age(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_measurement): pass")
@@ -489,7 +489,7 @@ def lose(folder: Path, job_id: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spoil", [cut, lose])
-def test_reused_job_id_does_not_hide_a_lost_job(
+def test_newest_run_without_a_log_is_invalid_despite_reused_job_id(
     judged: Judge,
     tmp_path: Path,
     baselines: dict[str, Baseline],
@@ -507,7 +507,9 @@ def test_reused_job_id_does_not_hide_a_lost_job(
 
 
 @pytest.mark.slow
-def test_empty_attempt_is_not_a_copy(judged: Judge, generated: Write) -> None:
+def test_newer_ambiguous_run_with_an_empty_attempt_log_is_invalid(
+    judged: Judge, generated: Write
+) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
     folder = generated(
         GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5

@@ -17,7 +17,7 @@ from pytest_llmbench.cli.main import main
 
 
 @pytest.mark.slow
-def test_record_then_judge_gates_a_folder(
+def test_slower_run_fails_against_the_baseline_recorded_from_an_unlabelled_folder(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "first", 1)
@@ -109,7 +109,7 @@ OTHERS: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
-def test_other_configuration_in_the_same_folder_is_unmatched(
+def test_run_of_another_configuration_at_a_recorded_path_is_unmatched(
     judged: Judge, tmp_path: Path, other: str
 ) -> None:
     differs, said = OTHERS[other]
@@ -135,7 +135,7 @@ def test_other_configuration_in_the_same_folder_is_unmatched(
 
 
 @pytest.mark.slow
-def test_size_unknown_at_recording_does_not_prevent_matching(
+def test_run_matches_a_recorded_baseline_without_model_size_facts(
     judged: Judge, tmp_path: Path
 ) -> None:
     """Its runs stay its own, now that their logs are known to say it; one that says
@@ -170,7 +170,7 @@ def test_size_unknown_at_recording_does_not_prevent_matching(
     ("folder", "counts"),
     [("run_{night}", True), ("result_{night}", True), ("tp{night}", False)],
 )
-def test_metadata_free_steps_match_unless_size_differs(
+def test_logs_of_steps_alone_match_unless_their_folder_names_another_parallelism(
     judged: Judge, tmp_path: Path, folder: str, *, counts: bool
 ) -> None:
     """A log that prints nothing but steps says as little of itself on every night."""
@@ -276,7 +276,9 @@ def test_log_without_steps_in_a_known_folder_is_invalid(
 
 
 @pytest.mark.slow
-def test_draft_lists_the_missing_facts(judged: Judge, tmp_path: Path) -> None:
+def test_runs_match_the_baseline_recorded_from_a_draft_with_stated_facts(
+    judged: Judge, tmp_path: Path
+) -> None:
     write_run(tmp_path / "runs", 1)
     runs, drafts = f"--llmb-logs={tmp_path / 'runs'}", tmp_path / "drafts"
     stated = ("--model=Elm", "--size=7b", "--dtype=bf16", "--gpus=16")
@@ -331,7 +333,9 @@ def read(log: str) -> str:
 
 
 @pytest.mark.slow
-def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
+def test_real_logs_pass_against_their_own_recording_and_fail_if_slower(
+    judged: Judge, tmp_path: Path
+) -> None:
     """Recorded on one day; the next run passes, and one that is 12 % slower is a
     REGRESSION."""
 

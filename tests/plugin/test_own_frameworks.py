@@ -77,7 +77,7 @@ def write(root: Path, name: str, day: int, slower: float) -> str:
 
 
 @pytest.mark.slow
-def test_step_count_derived_from_rounded_values_is_ignored(
+def test_runs_match_although_their_step_counts_from_rounded_rates_differ(
     judged: Judge, tmp_path: Path
 ) -> None:
     """60 steps in 1,205 s are 0.05 a second, as no other number is; in 1,189 s they are

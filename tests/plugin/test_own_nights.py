@@ -391,7 +391,7 @@ PLANNED = "Time limit reached. Elapsed time is 0:30:02. Signaling Trainer to sto
 @pytest.mark.parametrize(
     "tail", ["", PLANNED, *DIED], ids=["end", "planned end", "memory", "time limit"]
 )
-def test_incomplete_run_without_total_is_not_recorded(
+def test_log_without_planned_steps_that_ends_in_a_crash_is_not_recorded(
     judged: Judge, tmp_path: Path, tail: str
 ) -> None:
     """A log of MaxText prints no number of steps, and nothing at its end."""
@@ -422,7 +422,7 @@ def test_incomplete_run_without_total_is_not_recorded(
     ],
     ids=["data loading", "hang", "tail"],
 )
-def test_recording_reports_time_outside_the_window(
+def test_recording_notes_hangs_and_slow_steps_outside_the_averaged_window(
     judged: Judge, tmp_path: Path, run: OwnRun, word: str
 ) -> None:
     write_run(tmp_path, "own-model", megatron, run, 5)

@@ -59,7 +59,7 @@ def verdicts(session: JudgedSession) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [GROK, NEMOTRON])
 @pytest.mark.parametrize("below", ["nsys/run", "."])
-def test_profile_in_results_folder_marks_only_its_job(
+def test_profiler_report_in_a_results_folder_makes_only_its_job_not_comparable(
     judged: Judge, tmp_path: Path, write_day: Any, name: str, below: str
 ) -> None:
     """The newest comparable run is judged, with a note; the folder holds the logs of
@@ -93,7 +93,7 @@ def test_configuration_with_profiled_runs_alone_is_missing(
 
 
 @pytest.mark.slow
-def test_process_profile_marks_the_only_run_of_its_experiment(
+def test_profiler_report_in_an_experiment_folder_makes_its_only_run_not_comparable(
     judged: Judge, tmp_path: Path, write_day: Any
 ) -> None:
     """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that
@@ -122,7 +122,7 @@ def test_old_profile_does_not_exclude_a_newer_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["_nsys", "_nccltrace"])
-def test_short_copy_of_a_profiled_run_is_not_comparable(
+def test_short_run_launched_beside_its_profiled_copy_is_not_comparable(
     judged: Judge, tmp_path: Path, write_day: Any, ending: str
 ) -> None:
     """NeMo-Run launches `E` and `E_nsys` together, both of 25 steps: neither is a

@@ -80,7 +80,7 @@ def judge(folder: Path, logs: Path, *words: str) -> tuple[int, bool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--noconftest",), ("-c", "/dev/null")])
-def test_code_of_the_judged_checkout_is_executed(
+def test_conftest_of_a_checkout_from_a_pull_request_is_executed(
     checkout: Path, ran: Path, words: tuple[str, ...]
 ) -> None:
     """Why SECURITY.md says not to: exit code and report are green. Each option alone

@@ -49,7 +49,7 @@ def checkpoint(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_ineffective_manual_setting_is_reported(
+def test_environment_variable_without_effect_on_the_recipe_is_reported(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RUN_CONF_PROFILE_RANKS", "0")
@@ -91,7 +91,7 @@ def test_ineffective_manual_setting_is_reported(
         ("--llmb-save-checkpoint", {"ENABLE_CHECKPOINT=true"}),
     ],
 )
-def test_job_that_fulfilled_its_purpose_is_skipped(
+def test_successful_profiling_trace_or_checkpoint_job_is_skipped(
     launch: Launch, pytester: pytest.Pytester, option: str, expected: set[str]
 ) -> None:
     session = launch(option)
@@ -111,7 +111,7 @@ def test_job_that_fulfilled_its_purpose_is_skipped(
     ("option", "file"),
     [("--llmb-profile", REPORT), ("--llmb-save-checkpoint", WEIGHTS)],
 )
-def test_files_of_a_purpose_job_are_in_all_reports(
+def test_profile_and_checkpoint_files_are_named_in_terminal_and_junit_reports(
     pytester: pytest.Pytester, option: str, file: str
 ) -> None:
     write_recipe(
@@ -145,7 +145,7 @@ def test_files_of_a_purpose_job_are_in_all_reports(
         f"--llmb-load-checkpoint={HERE}/checkpoints/x",
     ],
 )
-def test_job_without_result_files_fails_at_any_speed(
+def test_profiling_trace_or_checkpoint_job_without_its_result_is_invalid(
     launch: Launch, pytester: pytest.Pytester, option: str
 ) -> None:
     checkpoint(pytester.path)
@@ -190,7 +190,7 @@ def test_profile_of_an_earlier_job_does_not_count(
 
 
 @pytest.mark.slow
-def test_checkpoint_is_loaded_from_the_parent_of_its_weights(
+def test_load_checkpoint_option_passes_the_absolute_checkpoint_folder_to_the_job(
     launch: Launch, pytester: pytest.Pytester
 ) -> None:
     folder = checkpoint(pytester.path)
@@ -214,7 +214,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
-def test_impossible_purpose_option_is_refused_before_the_launch(
+def test_impossible_profile_trace_or_checkpoint_option_is_refused_before_launch(
     pytester: pytest.Pytester, message: str
 ) -> None:
     case: dict[str, Any] = {"gpus": 8, "purposes": PURPOSES} | REFUSED[message]
@@ -266,7 +266,7 @@ def test_regression_without_a_possible_profile_still_fails(
 @pytest.mark.parametrize(
     "option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"]
 )
-def test_purpose_run_on_disk_is_not_judged_for_speed(
+def test_profiled_traced_or_checkpoint_loading_run_is_not_judged_from_its_log(
     launch: Launch, pytester: pytest.Pytester, judged: Judge, option: str
 ) -> None:
     value = (

@@ -47,7 +47,7 @@ def test_log_is_never_overwritten(
 
 
 @pytest.mark.slow
-def test_reports_in_the_log_folder_are_no_runs(
+def test_reports_in_the_log_folder_are_not_read_as_logs(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Reports, the store, and what pytest writes: each may stand there, and is replaced
@@ -71,7 +71,7 @@ def test_reports_in_the_log_folder_are_no_runs(
 
 
 @pytest.mark.slow
-def test_file_created_during_the_session_is_kept(
+def test_report_does_not_overwrite_a_file_created_during_the_session(
     judged: Judge,
     generated: Write,
     pytester: pytest.Pytester,
@@ -102,7 +102,7 @@ def test_file_created_during_the_session_is_kept(
 
 
 @pytest.mark.slow
-def test_document_on_standard_output_keeps_the_output_order(
+def test_json_document_on_standard_output_precedes_the_verdict_summary(
     generated: Write, pytester: pytest.Pytester
 ) -> None:
     """Where that goes to a file, neither takes the place of the other."""

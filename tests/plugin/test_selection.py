@@ -36,7 +36,9 @@ def run(pytester: pytest.Pytester, examples: Path) -> Run:
 
 
 @pytest.mark.slow
-def test_keyword_changes_no_verdict(judged: Judge, examples: Path) -> None:
+def test_keyword_selection_changes_no_verdict_of_the_selected_configurations(
+    judged: Judge, examples: Path
+) -> None:
     everything, some = (
         judged(logs(examples)),
         judged(logs(examples), "-k", "grok1 and fp8"),
@@ -119,7 +121,7 @@ def test_item_ids_do_not_depend_on_the_installation_path(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
-def test_users_ini_does_not_hide_the_suite(
+def test_built_in_suite_is_collected_despite_python_files_patterns_of_the_user(
     pytester: pytest.Pytester, run: Run, mode: str
 ) -> None:
     pytester.makeini(
@@ -159,7 +161,7 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
 
 
 @pytest.mark.slow
-def test_last_failed_runs_failed_items(
+def test_last_failed_option_selects_items_that_failed_before(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytester.runpytest_inprocess(logs(examples)).assert_outcomes(
@@ -190,7 +192,7 @@ def test_informational_session_does_not_fail(run: Run, option: str) -> None:
 
 
 @pytest.mark.slow
-def test_undecodable_names_cross_to_workers(
+def test_log_folder_name_that_is_not_utf8_does_not_break_xdist_workers(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytest.importorskip("xdist")
@@ -256,7 +258,7 @@ def test_node_ids_and_paths_cannot_be_mixed(
 
 
 @pytest.mark.slow
-def test_custom_tests_can_use_the_fixtures_alone(
+def test_custom_test_checks_mfu_with_the_measurement_fixture_and_no_verdict_fixture(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(
@@ -279,7 +281,7 @@ def test_custom_tests_can_use_the_fixtures_alone(
 
 
 @pytest.mark.slow
-def test_logs_that_no_test_uses_are_refused(
+def test_logs_option_is_refused_if_no_selected_test_uses_it(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytest.importorskip("xdist")
@@ -291,7 +293,7 @@ def test_logs_that_no_test_uses_are_refused(
 
 
 @pytest.mark.slow
-def test_llmb_logs_in_addopts_does_not_hinder_other_tests(
+def test_tests_without_llmb_fixtures_run_if_the_logs_option_is_in_addopts(
     pytester: pytest.Pytester, examples: Path
 ) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
@@ -303,7 +305,7 @@ def test_llmb_logs_in_addopts_does_not_hinder_other_tests(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_addopts_logs_with_only_skipped_tests_fail(
+def test_session_of_skipped_tests_fails_if_the_logs_option_is_in_addopts(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
@@ -445,7 +447,7 @@ def test_crashed_worker_is_in_every_report(
 
 
 @pytest.mark.slow
-def test_crash_is_not_reported_if_another_test_has_the_same_parameter(
+def test_failure_of_a_test_without_llmb_fixtures_adds_no_failed_verdict(
     pytester: pytest.Pytester, run: Run
 ) -> None:
     pytester.makepyfile(

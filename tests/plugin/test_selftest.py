@@ -56,7 +56,9 @@ def test_selftest_fails_if_a_damaged_run_still_passes(
 
 
 @pytest.mark.slow
-def test_workers_report_the_same(pytester: pytest.Pytester, generated: Write) -> None:
+def test_reported_result_is_the_same_with_an_xdist_worker(
+    pytester: pytest.Pytester, generated: Write
+) -> None:
     result = pytester.runpytest_inprocess(
         "-p",
         "no:cacheprovider",

@@ -95,7 +95,7 @@ def assert_interrupted(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", BEFORE_VERDICTS)
-def test_signal_before_the_verdicts_leaves_no_outcomes(
+def test_session_stopped_by_a_signal_before_its_verdicts_reports_no_outcome(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -138,7 +138,7 @@ def test_signal_after_verdicts_keeps_judged_outcomes(
 
 
 @pytest.mark.slow
-def test_session_without_a_signal_replaces_old_reports_and_passes(
+def test_uninterrupted_session_replaces_old_reports_and_restores_signal_handlers(
     pytester: pytest.Pytester, generated: Write
 ) -> None:
     options = arguments(pytester.path, generated(FP8))
@@ -195,7 +195,7 @@ def test_usage_error_replaces_older_reports(
 
 
 @pytest.mark.slow
-def test_killed_session_leaves_reports_of_its_failure(
+def test_reports_of_a_session_killed_by_sigkill_state_that_it_is_unfinished(
     programs: Programs, pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makeconftest("""
@@ -248,7 +248,7 @@ def test_closed_pipe_changes_no_verdict(
 
 
 @pytest.mark.slow
-def test_sighup_of_a_closed_terminal_ends_with_two(
+def test_sighup_of_a_closed_terminal_ends_the_session_with_exit_code_two(
     programs: Programs, pytester: pytest.Pytester, generated: Write
 ) -> None:
     pytester.makeconftest("""
@@ -281,7 +281,7 @@ def test_sighup_of_a_closed_terminal_ends_with_two(
         ),
     ],
 )
-def test_interrupted_recording_lists_its_complete_files(
+def test_interrupted_recording_leaves_each_baseline_file_unchanged_or_complete(
     pytester: pytest.Pytester,
     generated: Write,
     monkeypatch: pytest.MonkeyPatch,
@@ -308,7 +308,7 @@ def test_interrupted_recording_lists_its_complete_files(
 
 
 @pytest.mark.slow
-def test_signal_during_exitfirst_stop_keeps_the_failed_outcome(
+def test_regression_is_reported_if_a_signal_arrives_during_an_exitfirst_stop(
     pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = arguments(pytester.path, generated(FP8, factor=1.3))

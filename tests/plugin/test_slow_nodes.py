@@ -33,7 +33,7 @@ def logs(generated: Write) -> str:
 
 
 @pytest.mark.slow
-def test_identified_slow_node_has_its_own_failed_item(
+def test_slow_node_found_from_the_history_is_reported_as_a_failed_item(
     judged: Judge,
     logs: str,
     pytester: pytest.Pytester,
@@ -71,7 +71,7 @@ def test_identified_slow_node_has_its_own_failed_item(
 
 
 @pytest.mark.slow
-def test_workers_report_the_same(
+def test_reported_result_is_the_same_with_an_xdist_worker(
     judged: Judge, logs: str, pytester: pytest.Pytester
 ) -> None:
     store_sessions(pytester.path / "h.db", {7: 0.1})

@@ -61,7 +61,7 @@ def test_session_without_judged_runs_has_one_failed_item(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["--lf", "--sw"])
-def test_rerun_of_the_failed_no_runs_item_judges_runs_added_since(
+def test_last_failed_option_judges_runs_added_after_a_session_without_runs(
     pytester: pytest.Pytester, empty: str, option: str, baselines: dict[str, Baseline]
 ) -> None:
     pytester.runpytest_inprocess(empty, "-k", ONE, option)
@@ -105,7 +105,7 @@ def test_recording_without_runs_has_one_failed_item(
     ],
     ids=["taken out, as by a shard", "marked"],
 )
-def test_each_configuration_fails_if_the_item_for_no_runs_is_deselected(
+def test_missing_configurations_fail_if_a_conftest_deselects_the_nothing_judged_item(
     pytester: pytest.Pytester, empty: str, hook: str
 ) -> None:
     pytester.makeconftest(hook)
@@ -115,7 +115,7 @@ def test_each_configuration_fails_if_the_item_for_no_runs_is_deselected(
 
 
 @pytest.mark.slow
-def test_session_fails_if_the_item_for_no_runs_is_skipped(
+def test_session_without_runs_fails_if_its_nothing_judged_item_is_skipped(
     pytester: pytest.Pytester, empty: str
 ) -> None:
     pytester.makeconftest(
@@ -130,7 +130,7 @@ def test_session_fails_if_the_item_for_no_runs_is_skipped(
 
 
 @pytest.mark.slow
-def test_unmatched_runs_come_first_with_record_command(
+def test_summary_begins_with_unmatched_runs_and_the_command_to_record_them(
     pytester: pytest.Pytester, empty: str, baselines: dict[str, Baseline]
 ) -> None:
     """Another model of another framework is near to nothing."""

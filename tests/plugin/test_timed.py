@@ -111,7 +111,7 @@ def test_document_timing_changes_no_verdict_if_the_document_timed_a_mean(
         (0, "reduced_train_loss: nan", "diverged"),
     ],
 )
-def test_damage_outside_the_timed_last_step_still_makes_a_run_invalid(
+def test_damage_before_the_last_step_makes_a_run_invalid_with_document_timing(
     judged: Judge, generated: Write, step: int, damage: str, reason: str
 ) -> None:
     """The whole window counts although only the last step is timed."""
@@ -196,7 +196,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("option", REFUSED)
 @pytest.mark.parametrize("place", ["typed", "ini"])
-def test_document_timing_is_never_stored(
+def test_document_timing_is_refused_with_record_certify_or_history_option(
     pytester: pytest.Pytester, generated: Write, option: str, place: str
 ) -> None:
     pytester.path.joinpath("a.yaml").write_text("schema: 1\nacknowledged: []\n")
@@ -264,7 +264,7 @@ MINE = {
 
 
 @pytest.mark.slow
-def test_last_step_depends_on_the_first_step_number(
+def test_document_timing_uses_step_50_if_steps_are_numbered_from_1(
     pytester: pytest.Pytester, judged: Judge
 ) -> None:
     log = "log: {find: 'took', pattern: 'step (?P<step>[0-9]+) took (?P<seconds>[0-9.]+)', first_step: 1}"
@@ -286,7 +286,7 @@ def test_last_step_depends_on_the_first_step_number(
 
 
 @pytest.mark.slow
-def test_earlier_runs_estimate_the_noise_of_one_step(
+def test_document_timing_estimates_the_noise_from_last_steps_of_earlier_runs(
     judged: Judge, generated: Write
 ) -> None:
     """Not how much a mean over a window does: the interval is as wide as single steps

@@ -71,7 +71,7 @@ def options(folder: Path, *extra_options: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_change_is_reported_with_its_date_and_fails_if_asked(
+def test_slower_trend_has_its_date_and_fails_with_the_trend_option(
     judged: Judge, months: Path
 ) -> None:
     session = judged(*options(months))
@@ -95,7 +95,7 @@ def test_change_is_reported_with_its_date_and_fails_if_asked(
 
 
 @pytest.mark.slow
-def test_entry_printed_by_a_failed_trend_accepts_it(
+def test_acknowledgement_printed_by_a_failed_trend_makes_the_trend_pass(
     judged: Judge, months: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As it is printed, once a person has filled in until when, why and who."""
@@ -145,7 +145,7 @@ def test_acknowledged_change_without_a_judged_run_does_not_pass(
 
 
 @pytest.mark.slow
-def test_newest_run_is_not_counted_as_an_earlier_day(
+def test_trend_does_not_use_the_judged_run_as_an_earlier_day(
     judged: Judge, months: Path
 ) -> None:
     """It is no earlier night of itself, which would show a change of last night after

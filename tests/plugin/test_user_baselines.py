@@ -173,7 +173,7 @@ def test_unreadable_log_is_a_run_if_its_name_matches(
 
 
 @pytest.mark.slow
-def test_broad_log_definition_leaves_logs_of_other_recipes_alone(
+def test_run_is_read_with_the_log_definition_of_its_own_recipe(
     judged_at: JudgedAt, tmp_path: Path
 ) -> None:
     """A second recipe reads the same lines in another unit; what the run is decides

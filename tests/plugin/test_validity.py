@@ -171,7 +171,7 @@ def test_run_that_resembles_another_configuration_is_valid(
 
 
 @pytest.mark.slow
-def test_judged_attempt_determines_the_configuration(
+def test_gpu_count_is_read_from_the_judged_attempt_of_a_restarted_job(
     judged: Judge, generated: Write
 ) -> None:
     """The first attempt ran on fewer GPUs and was killed, or the other way round."""
@@ -215,7 +215,7 @@ def test_implausibly_fast_run_fails(
 
 
 @pytest.mark.slow
-def test_implausible_speed_passes_if_allowed(
+def test_implausibly_fast_run_passes_with_the_improvement_setting_pass(
     judged: Judge, generated: Write, pytester: pytest.Pytester
 ) -> None:
     chosen = (f"--llmb-logs={generated(GROK, factor=0.7)}", "-k", GROK)
@@ -308,7 +308,7 @@ def test_run_that_may_not_have_trained_gets_only_a_note(
     [("0.5", "passed"), ("0.0", "failed")],
     ids=["learns from preferences", "learns nothing"],
 )
-def test_negative_preference_loss_is_judged_by_the_gradient(
+def test_dpo_run_with_negative_loss_is_valid_if_its_gradients_are_nonzero(
     judged: Judge, generated: Write, norm: str, status: str
 ) -> None:
     negative = replaced(
@@ -332,7 +332,7 @@ def test_negative_preference_loss_is_judged_by_the_gradient(
     ],
     ids=["before the window", "in the window"],
 )
-def test_steps_before_the_batch_size_is_constant_do_not_count(
+def test_batch_size_ramp_up_inside_the_window_makes_a_run_invalid(
     judged: Judge, generated: Write, ramped: str, expected: tuple[str, str, str]
 ) -> None:
     """They are faster: a smaller batch takes less time."""
@@ -423,7 +423,7 @@ TRAINER = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("records", "loss", "expected"), TRAINER.values(), ids=TRAINER)
-def test_losses_of_step_records_show_whether_the_run_trained(
+def test_trainer_run_is_invalid_if_its_step_losses_show_no_training(
     judged: Judge, tmp_path: Path, records: list[str], loss: str, expected: str
 ) -> None:
     session = judge_trainer(judged, tmp_path, records, loss)
@@ -441,7 +441,7 @@ def test_losses_of_step_records_show_whether_the_run_trained(
 @pytest.mark.parametrize(
     ("kind", "status"), [("local", "passed"), ("sbatch", "failed")]
 )
-def test_any_speed_of_a_local_configuration_is_plausible(
+def test_implausibly_fast_run_passes_if_its_launcher_is_local(
     judged: Judge, tmp_path: Path, kind: str, status: str
 ) -> None:
     """A CPU that others use is twice as fast once they have gone."""

@@ -59,7 +59,7 @@ def test_report_that_cannot_be_emptied_is_removed(
     assert not list(tmp_path.iterdir())
 
 
-def test_session_is_refused_when_old_report_stays(
+def test_session_is_refused_if_an_old_report_cannot_be_emptied_or_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are void all the same."""
@@ -85,7 +85,7 @@ def test_session_is_refused_when_old_report_stays(
     }
 
 
-def test_file_that_is_no_report_is_kept(
+def test_file_at_a_report_path_that_is_no_report_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notes = tmp_path / "notes"
@@ -96,7 +96,9 @@ def test_file_that_is_no_report_is_kept(
     assert notes.read_text() == "my notes"
 
 
-def test_junit_path_that_is_a_symbolic_link_is_announced(tmp_path: Path) -> None:
+def test_target_of_a_junit_symbolic_link_states_that_the_session_is_unfinished(
+    tmp_path: Path,
+) -> None:
     """Pytest writes it there."""
     target, link = tmp_path / "target.xml", tmp_path / "link.xml"
     target.write_text(OLD["--junitxml"])

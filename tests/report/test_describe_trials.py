@@ -79,7 +79,7 @@ def test_ab_document_has_difference_and_interval_as_fractions() -> None:
     assert estimate.runs == (2, 2)
 
 
-def test_trials_report_the_allocations_of_their_runs() -> None:
+def test_ab_report_states_its_number_of_slurm_allocations() -> None:
     report = TrialReport(
         ("a", "b"),
         nodes=("n1",),
@@ -125,7 +125,7 @@ def search(seconds: Sequence[float | None]) -> ReportedTrials:
     )
 
 
-def test_search_document_names_the_builds_of_each_change() -> None:
+def test_build_search_report_states_the_builds_around_each_change() -> None:
     described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
     assert find_faults(described) == []
     summary = described.search

@@ -92,7 +92,7 @@ def make_json(
 # --- what it says ---------------------------------------------------------------------
 
 
-def test_document_contains_the_ending_and_all_outcomes() -> None:
+def test_json_report_contains_exit_code_failures_and_all_outcomes() -> None:
     found = make_json(*MIXED, failures=("a report was not written",))
     assert {
         name: found[name]
@@ -155,7 +155,7 @@ def test_documentation_lists_the_fields_in_order() -> None:
         ([told()], 0, ("not written",), False),
     ],
 )
-def test_document_is_green_only_without_failures_and_exit_code(
+def test_json_report_is_green_only_with_exit_code_zero_and_no_failure(
     described: list[OutcomeDocument],
     exit_code: int,
     failures: tuple[str, ...],
@@ -179,7 +179,7 @@ def test_document_has_the_worst_outcome_of_each_id() -> None:
 
 
 @pytest.mark.slow
-def test_schema_number_is_one() -> None:
+def test_json_report_schema_is_a_valid_json_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -273,7 +273,7 @@ def test_missing_key_is_reported_in_one_line(tmp_path: Path) -> None:
         read(path)
 
 
-def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
+def test_json_report_lists_window_seconds_after_run_even_for_a_missing_run() -> None:
     (outcome,) = make_json(missing())["outcomes"]
     names = list(outcome)
     assert names[names.index("run") + 1] == "window_seconds"
@@ -292,7 +292,7 @@ def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
         ),
     ],
 )
-def test_other_file_is_reported_in_one_line(
+def test_file_that_is_no_json_report_is_reported_in_one_line(
     tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "llmb.json"

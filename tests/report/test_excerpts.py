@@ -84,7 +84,9 @@ def test_document_contains_steps_of_the_judged_attempt() -> None:
 
 
 @pytest.mark.parametrize("count", [2000, 9001])
-def test_slow_steps_of_a_long_run_are_kept(count: int) -> None:
+def test_json_report_of_a_thinned_long_run_still_contains_its_slow_steps(
+    count: int,
+) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
     charted = outcome_of(run(log(segment(steps(seconds), total=count)))).steps

@@ -292,7 +292,7 @@ def test_job_without_a_run_has_its_own_summary_line() -> None:
         ),
     ],
 )
-def test_both_junit_reports_contain_properties_of_launched_items(
+def test_pytest_and_llmb_junit_reports_contain_properties_of_launched_items(
     jobs: tuple[LaunchedJob, ...], expected: dict[str, str]
 ) -> None:
     one = launched_outcome(GOOD, *jobs, status=Status.PASSED)
@@ -334,7 +334,9 @@ def test_reports_without_baseline_value_show_measurement_and_no_nan() -> None:
     assert case(one).find("failure") is not None
 
 
-def test_other_reports_work_without_a_baseline_value() -> None:
+def test_fleet_and_scaling_checks_accept_a_configuration_without_baseline_value() -> (
+    None
+):
     measured = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(measured)
     judged = JudgedConfigurations(

@@ -146,7 +146,7 @@ def test_notes_and_problems_are_reported_with_their_line() -> None:
     assert "log_line: 12" in lines
 
 
-def test_meaningless_step_time_has_no_difference() -> None:
+def test_junit_output_of_an_invalid_run_states_no_difference_to_the_baseline() -> None:
     judgement = judge(
         evidence(measurement(problems=(Problem(Reason.DIVERGED, "loss is nan", 12),)))
     )
@@ -208,7 +208,7 @@ def test_duration_of_a_case_is_that_of_its_window() -> None:
     assert root[0].attrib["time"] == "252.018"
 
 
-def test_duration_counts_every_step_of_a_mean() -> None:
+def test_junit_duration_multiplies_a_printed_mean_by_its_number_of_steps() -> None:
     described = with_fields(told(), window_seconds=[7.0, 8.0], window_mean_of=[10, 20])
     assert [case.get("time") for case in parsed(described).iter("testcase")] == [
         "230.000000"
@@ -218,7 +218,7 @@ def test_duration_counts_every_step_of_a_mean() -> None:
 # --- no status is lost ----------------------------------------------------------------
 
 
-def test_worst_of_several_outcomes_with_one_id_counts() -> None:
+def test_junit_case_gets_the_worst_status_of_outcomes_with_its_id() -> None:
     assert statuses(told("passed"), told("failed"), told("skipped")) == {
         KEY.id: "failed"
     }
@@ -338,7 +338,7 @@ EVERYTHING = (rich(), told("passed"), missing(), stray())
         max_size=4,
     ),
 )
-def test_texts_never_change_a_status_or_add_lines(
+def test_arbitrary_texts_never_change_a_junit_status_or_add_lines(
     text: st.DataObject, drawn: list[tuple[str, str, str]]
 ) -> None:
     described = []

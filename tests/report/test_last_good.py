@@ -111,7 +111,7 @@ def test_changed_nodes_are_summarised(
     assert since == f"{text}; unknown: software, settings, pattern of the steps"
 
 
-def test_last_good_run_shows_verdict_and_missing_time() -> None:
+def test_last_good_run_line_shows_a_verdict_other_than_pass() -> None:
     last = facts(
         replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=((EVEN,), (EVEN,)))
     )

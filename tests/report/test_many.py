@@ -73,7 +73,7 @@ def test_verbose_summary_lists_all_unmatched_runs() -> None:
 
 
 @pytest.mark.slow
-def test_page_cuts_unmatched_runs_with_a_count() -> None:
+def test_page_limits_unmatched_runs_and_counts_those_not_shown() -> None:
     text = page(many(html.MOST_UNMATCHED + 77))
     assert text.count('<article class="card') == html.MOST_UNMATCHED
     assert "77 more are not shown" in text
@@ -103,7 +103,7 @@ def test_attempts_beyond_the_limit_are_counted() -> None:
 
 
 @pytest.mark.slow
-def test_page_grows_with_the_number_of_outcomes() -> None:
+def test_time_to_render_the_page_grows_linearly_with_outcomes() -> None:
     def make(size: int) -> Any:
         outcomes = many(size)
         return lambda: page(outcomes)

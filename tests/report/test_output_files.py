@@ -125,7 +125,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize(("kind", "content"), OWN)
-def test_file_is_replaced_only_by_its_own_kind(
+def test_report_file_is_replaced_only_by_a_report_of_the_same_format(
     tmp_path: Path, kind: FileKind, content: bytes
 ) -> None:
     path = tmp_path / "report"
@@ -216,7 +216,9 @@ def test_write_to_standard_output_follows_its_redirection(
     assert path.stat().st_ino == identity
 
 
-def test_only_paths_of_open_descriptors_count_as_descriptors(tmp_path: Path) -> None:
+def test_only_device_paths_of_descriptors_are_recognised_as_descriptors(
+    tmp_path: Path,
+) -> None:
     assert [
         find_descriptor(Path(f"/dev/{name}"))
         for name in ("stdout", "stderr", "fd/7", "null")

@@ -83,7 +83,7 @@ def test_quiet_summary_shows_failures_and_counts() -> None:
     ]
 
 
-def test_quiet_green_summary_is_the_count_only() -> None:
+def test_quiet_summary_without_failures_contains_only_the_verdict_count() -> None:
     assert list(render_summary([told(), missing()], [], -1)) == [
         "1 green: 1 PASS; 1 skipped: 1 MISSING"
     ]
@@ -118,7 +118,7 @@ def test_documented_configurations_without_a_run_are_one_line(verbosity: int) ->
     assert text.endswith("1 green: 1 PASS; 10 skipped: 10 MISSING")
 
 
-def test_required_documented_configuration_is_named() -> None:
+def test_documented_configuration_that_must_run_is_listed_by_id_if_missing() -> None:
     described = [
         with_fields(missing("needed", "failed"), own=False),
         with_fields(missing("absent"), own=False),
@@ -142,7 +142,7 @@ def test_verbose_summary_lists_all_missing_configurations() -> None:
     assert "absent-8" in text
 
 
-def test_failed_missing_configurations_have_a_separate_line() -> None:
+def test_missing_configurations_that_fail_have_a_separate_summary_line() -> None:
     lines = [
         line
         for line in render_summary([missing("a"), missing("b", "failed"), told()], [])
@@ -204,7 +204,7 @@ def test_passed_verdict_whose_custom_test_failed_is_not_counted_as_green() -> No
         ([told(), stray()], "red"),
     ],
 )
-def test_count_is_green_only_without_doubt_or_failure(
+def test_verdict_count_line_is_green_only_without_inconclusive_or_failed_items(
     described: list[OutcomeDocument], expected: str
 ) -> None:
     assert choose_common_colour(described) == expected
@@ -229,7 +229,7 @@ def test_slowdown_that_fails_no_test_is_not_counted_as_green(verdict: str) -> No
 # --- counts ---------------------------------------------------------------------------
 
 
-def test_unmatched_run_with_a_configuration_id_hides_no_verdict() -> None:
+def test_unmatched_run_with_the_id_of_a_configuration_is_counted_in_addition() -> None:
     assert (
         format_counts([told(), stray(told().id)])
         == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
@@ -266,7 +266,7 @@ def test_next_step_states_runs_needed_to_decide() -> None:
     assert "log:" not in found
 
 
-def test_next_step_of_an_improvement_is_recording() -> None:
+def test_next_step_after_an_improvement_is_to_record_a_new_baseline() -> None:
     assert steps(told("passed", "fast", 6.5)) == [
         "fast: record a new baseline with --llmb-record=DIR"
     ]

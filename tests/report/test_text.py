@@ -142,7 +142,7 @@ def test_message_contains_the_reason_for_missing_verdicts() -> None:
     assert "nothing was judged: no run was found" in text
 
 
-def test_each_reason_has_advice() -> None:
+def test_each_verdict_reason_has_advice_on_the_next_step() -> None:
     assert {str(reason) for reason in Reason} <= set(ADVICE)
 
 
@@ -298,7 +298,7 @@ def test_failure_lists_all_attempts_with_log_positions() -> None:
     ]
 
 
-def test_count_of_no_verdicts_says_nothing_judged() -> None:
+def test_verdict_count_of_a_session_without_verdicts_is_nothing_judged() -> None:
     assert format_counts([]) == "nothing judged"
 
 
@@ -309,7 +309,7 @@ def test_count_of_no_verdicts_says_nothing_judged() -> None:
         run(excluded=Reason.PROFILED),
     ],
 )
-def test_meaningless_step_time_is_no_property(content: Run) -> None:
+def test_incomplete_or_profiled_run_has_no_step_time_property(content: Run) -> None:
     properties = dict(list_properties(outcome(content)))
     assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(properties)
     assert not {
@@ -396,7 +396,7 @@ def test_advice_for_slow_local_runs_lists_their_times(
         run_here(1.3, 1.06, 1.9, reason="diverged"),
     ],
 )
-def test_advice_for_single_or_cluster_runs_is_unchanged(
+def test_advice_for_single_or_cluster_runs_does_not_mention_this_machine(
     described: ConfigurationOutcome,
 ) -> None:
     assert "this machine" not in advise(described)

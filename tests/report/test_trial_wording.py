@@ -67,6 +67,8 @@ CHANGE = LocatedChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
         ),
     ],
 )
-def test_trial_answer_is_described(answer: BisectAnswer, text: str) -> None:
+def test_result_of_a_build_search_is_described_in_one_sentence(
+    answer: BisectAnswer, text: str
+) -> None:
     """A probability is never rounded to certainty."""
     assert describe_search(answer, NAMES, None) == text

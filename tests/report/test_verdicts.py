@@ -106,7 +106,7 @@ SIX = [trend(f"x-{number}") for number in range(6)]
 
 
 @pytest.mark.parametrize("report", [*EVERY, in_title])
-def test_headline_names_findings_before_green(
+def test_report_headline_lists_unfailed_slowdowns_before_the_green_count(
     report: Callable[..., str],
 ) -> None:
     text = report([told(), *SIX])
@@ -116,7 +116,7 @@ def test_headline_names_findings_before_green(
     assert text.index("trend: 6 SLOWER") < good
 
 
-def test_chat_message_names_findings_after_green() -> None:
+def test_chat_message_lists_unfailed_slowdowns_after_the_word_green() -> None:
     assert in_chat([told(), *SIX]) == (
         "llmbench GREEN, but trend: 6 SLOWER, 2025-11-20 06:00 UTC: 1 green: 1 PASS"
     )
@@ -179,7 +179,7 @@ def test_finding_is_a_slowdown_that_did_not_fail(
     assert [finding.text for finding in list_findings(outcomes)] == texts
 
 
-def test_red_session_names_findings() -> None:
+def test_failed_session_also_lists_slowdowns_that_failed_no_test() -> None:
     assert format_findings(SessionState.RED, SIX) == ", trend: 6 SLOWER"
     assert (
         in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
@@ -202,17 +202,19 @@ def test_each_report_shows_cautions_once_before_the_count(
 
 
 @pytest.mark.parametrize("report", EVERY)
-def test_ordinary_session_has_no_findings(report: Callable[..., str]) -> None:
+def test_report_of_an_ordinary_session_contains_no_caution(
+    report: Callable[..., str],
+) -> None:
     assert "caution" not in report([told(), missing(), check()]).lower()
 
 
-def test_finding_among_cautions_is_shown_once() -> None:
+def test_slowdown_already_listed_among_the_cautions_is_shown_once() -> None:
     among = tuple(list_findings(SIX))
     for report in EVERY:
         assert report([told(), *SIX], among).count("trend: 6 SLOWER") == 1
 
 
-def test_document_contains_caution_codes_and_may_omit_them(
+def test_json_report_contains_caution_codes_and_is_readable_without_them(
     tmp_path: Path,
 ) -> None:
     session = make_session(

@@ -664,7 +664,7 @@ def test_coded_statement_is_phrased_as_a_sentence(
     assert set(values) == list_fields(code)
 
 
-def test_each_code_has_a_sentence_and_an_example() -> None:
+def test_each_statement_code_has_a_sentence_and_an_example() -> None:
     assert set(SENTENCES) == set(StatementCode)
     assert {code for code, _, _ in EXAMPLES} == set(StatementCode)
     assert set(CHANGES) == set(ShiftReference)
@@ -693,7 +693,7 @@ def list_statements() -> Iterator[tuple[str, ast.Call]]:
                 yield f"{path.name}:{node.lineno}", node
 
 
-def test_statement_is_made_with_the_values_of_its_sentence() -> None:
+def test_each_statement_in_the_source_has_the_values_of_its_sentence() -> None:
     made = set()
     for place, call in list_statements():
         code = StatementCode[ast.unparse(call.args[0]).removeprefix("StatementCode.")]
@@ -704,6 +704,6 @@ def test_statement_is_made_with_the_values_of_its_sentence() -> None:
     assert made == set(StatementCode)
 
 
-def test_record_without_a_sentence_is_an_error() -> None:
+def test_phrasing_an_object_without_a_sentence_raises_type_error() -> None:
     with pytest.raises(TypeError, match=r"no sentence for StepSpan"):
         phrase(StepSpan(1, 2, 2))

@@ -119,7 +119,7 @@ def test_identical_text_with_timestamps_is_duplicate() -> None:
     assert classify_duplicate(old, other) is False
 
 
-def test_times_depending_on_steps_prove_no_duplicate() -> None:
+def test_step_times_that_a_third_run_repeats_prove_no_duplicate() -> None:
     """A third run of the configuration prints most of the times, too."""
     third = [*FINE[:20], FINE[20] + 0.001, *FINE[21:]]
     old, new = make_run(FINE), make_run(FINE, job="2")
@@ -133,7 +133,7 @@ def test_times_depending_on_steps_prove_no_duplicate() -> None:
     ("seconds", "spread", "decimals", "averaged"),
     [(12.39, 0.002, 2, 1), (7.908, 0.0003, 3, 1)],
 )
-def test_duplicate_with_many_digits_is_recognised(
+def test_steps_printed_with_many_digits_suffice_to_prove_a_duplicate(
     seconds: float, spread: float, decimals: int, averaged: int
 ) -> None:
     runs = (
@@ -184,7 +184,7 @@ def test_run_with_unmatched_segment_is_no_duplicate() -> None:
     assert len(find_equal_steps(make_run(first), both)) == 1
 
 
-def test_duplicate_with_lost_lines_shares_hashes() -> None:
+def test_duplicate_with_lost_lines_shares_a_hash_of_steps_with_the_whole_log() -> None:
     whole = replace(steps(FINE), loss=np.linspace(12, 11, 50))
     for lost in (range(30, 50), range(20), (5, 17, 33)):
         assert set(hash_steps(whole)[1]) & set(hash_steps(without(whole, *lost))[1])

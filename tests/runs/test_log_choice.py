@@ -83,7 +83,7 @@ NOISE = "NCCL version 2.26.2+cuda12.8\nstarting on 1 node\n"
     ],
 )
 @pytest.mark.parametrize("printed", ["", NOISE])
-def test_standard_error_is_log_if_only_it_has_steps(
+def test_standard_error_becomes_the_log_if_standard_output_has_no_steps(
     tmp_path: Path, out: str, err: str, printed: str
 ) -> None:
     assert list_logs(
@@ -118,7 +118,7 @@ def test_job_end_is_read_from_both_streams(tmp_path: Path) -> None:
         ("run/train.log", "run/trainer_log.jsonl", make_llamafactory_jsonl()),
     ],
 )
-def test_metrics_are_run_if_log_has_no_steps(
+def test_metrics_file_replaces_a_console_log_without_steps(
     tmp_path: Path, console: str, metrics: str, text: str
 ) -> None:
     assert list(
@@ -130,7 +130,7 @@ def test_metrics_are_run_if_log_has_no_steps(
     ("console", "winner"),
     [(make_trainer_log(), "trainer_log.jsonl"), (make_maxtext_log(), "train.log")],
 )
-def test_source_with_more_step_times_is_chosen(
+def test_log_or_metrics_file_with_more_step_times_is_read(
     tmp_path: Path, console: str, winner: str
 ) -> None:
     ingested = read(
@@ -159,7 +159,7 @@ CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module
     ("hours", "printed", "died"),
     [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)],
 )
-def test_failed_launch_is_run_after_older_metrics(
+def test_crashed_launch_becomes_the_newest_run_if_all_metrics_files_are_older(
     tmp_path: Path, hours: int, printed: str, *, died: bool
 ) -> None:
     """The newest run failed before it wrote metrics; older metrics must not replace it."""
@@ -196,7 +196,7 @@ def test_failed_launch_is_run_after_older_metrics(
         (3.0, "", ["a/train.log"]),
     ],
 )
-def test_metrics_are_run_unless_other_log_has_steps(
+def test_metrics_file_is_a_run_if_the_log_beside_it_has_no_steps(
     tmp_path: Path, seconds: float, console: str, runs: list[str]
 ) -> None:
     files = {
@@ -228,7 +228,7 @@ def test_metrics_in_a_folder_without_a_log_are_a_run(
     assert sorted(list_logs(ingested, tmp_path)) == runs
 
 
-def test_metrics_with_different_losses_are_recorded(
+def test_metrics_file_with_other_losses_than_the_log_is_recorded_as_a_run(
     tmp_path: Path,
 ) -> None:
     read(
@@ -353,7 +353,7 @@ WANDB = "wandb/offline-run-20261127_020000-a1b2c3d4/files/output.log"
     ],
 )
 @pytest.mark.parametrize("path", ["train.log", "logs/slurm-7.out"])
-def test_tool_log_is_duplicate_of_console(
+def test_torchrun_or_wandb_log_that_repeats_the_console_log_is_a_duplicate(
     tmp_path: Path, console: str, copies: dict[str, str], path: str
 ) -> None:
     ingested = read(tmp_path, {path: console, **copies})
@@ -367,7 +367,7 @@ def test_tool_log_is_duplicate_of_console(
 @pytest.mark.parametrize(
     "console", [make_maxtext_log(seconds=3.0), make_trainer_log(seconds=2.5), NOISE]
 )
-def test_tool_log_is_run_unless_console_has_steps(
+def test_torchrun_or_wandb_log_whose_steps_the_console_log_lacks_is_a_run(
     tmp_path: Path, console: str, path: str
 ) -> None:
     assert path in list_logs(

@@ -81,7 +81,7 @@ def find_order_source(*runs: Run) -> Clock:
         ({"metadata": DAY}, {"log": HOUR}, "2", Clock.MIXED),
     ],
 )
-def test_runs_are_compared_by_first_shared_clock(
+def test_newest_of_two_runs_follows_from_the_best_time_source_that_both_have(
     first: dict[str, timedelta], second: dict[str, timedelta], newest: str, clock: Clock
 ) -> None:
     runs = make_run("1", **first), make_run("2", **second)
@@ -119,7 +119,7 @@ def test_failed_job_in_shared_folder_stays_newest() -> None:
     assert order_jobs(*runs, make_run("3", DEAD, folder_name=DAY))[0] == "3"
 
 
-def test_zoned_and_local_times_are_two_clocks() -> None:
+def test_launch_times_with_and_without_time_zone_are_not_compared() -> None:
     """One metadata file has a zone, the other has none: they may differ by hours."""
     naive = make_run("1", metadata=2 * HOUR, log=3 * DAY)
     zoned = make_run("2", log=DAY)
@@ -140,7 +140,9 @@ def test_runs_are_not_ordered_by_a_clock_that_one_of_them_lacks() -> None:
     assert order_jobs(*runs) == ["3", "2", "1"]
 
 
-def test_future_time_is_limited_by_zone() -> None:
+def test_future_start_time_is_dropped_unless_a_missing_time_zone_may_explain_it() -> (
+    None
+):
     soon = StartCandidate(
         Clock.FOLDER_NAME, NOW + timedelta(minutes=5), "x", zoned=True
     )
@@ -165,7 +167,7 @@ def test_future_time_is_limited_by_zone() -> None:
         ({"log": 3 * DAY, "file_time": HOUR}, "2"),
     ],
 )
-def test_run_without_steps_is_ordered_by_shared_clock(
+def test_run_without_steps_is_ordered_by_log_time_file_time_or_job_id(
     dead: dict[str, timedelta], newest: str
 ) -> None:
     """It does not change the clock of the runs with steps, which use their logs."""
@@ -214,7 +216,7 @@ def make_logless_run(job: str, logless_job: LoglessJob, ago: timedelta) -> Run:
         (DAY, None, ["9"]),
     ],
 )
-def test_logless_job_counts_while_queued_or_replaced(
+def test_job_without_a_log_remains_a_run_while_queued_or_newer_than_all_logs(
     logless_job: LoglessJob, ago: timedelta, logged: timedelta | None, kept: list[str]
 ) -> None:
     runs = [make_logless_run("9", logless_job, ago)]
@@ -225,7 +227,7 @@ def test_logless_job_counts_while_queued_or_replaced(
     assert bool(notes) is ("9" not in kept)
 
 
-def test_recent_launch_is_recorded_with_judged_run() -> None:
+def test_job_launched_minutes_ago_is_noted_as_starting_on_the_judged_run() -> None:
     runs = order_runs(
         [
             make_logless_run("9", LoglessJob.FOLDER, timedelta(minutes=3)),

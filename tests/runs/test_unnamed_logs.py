@@ -148,7 +148,7 @@ def test_two_streams_of_job_are_one_run(
         {"run/log-x_12_0.out": LOG, "pbs/x.o12": OTHER},
     ],
 )
-def test_file_next_to_log_is_no_second_run(
+def test_second_output_file_near_a_log_is_ignored(
     tmp_path: Path, files: dict[str, str | bytes]
 ) -> None:
     """The first file is the log; the other is listed."""
@@ -188,20 +188,22 @@ def test_file_next_to_log_is_no_second_run(
         ),
     ],
 )
-def test_file_of_a_kind_that_is_no_log_is_no_run(
+def test_document_data_or_source_file_is_no_run_even_if_it_contains_steps(
     tmp_path: Path, name: str, text: str | bytes
 ) -> None:
     assert read(tmp_path, {f"exp/{name}": text}).runs == ()
 
 
-def test_job_output_without_steps_is_listed(tmp_path: Path) -> None:
+def test_job_output_without_steps_is_listed_among_the_ignored_files(
+    tmp_path: Path,
+) -> None:
     ignored = read(
         tmp_path, {"x.o12": NOISE, "x.o13": maxtext_run(0, 8), "data-7": NOISE}
     ).ignored
     assert [file.name for file in ignored] == ["x.o12", f"{tmp_path.name}/13"]
 
 
-def test_each_job_but_not_process_is_a_run(
+def test_outputs_of_different_jobs_are_runs_and_of_several_ranks_one_run(
     tmp_path: Path,
 ) -> None:
     files: dict[str, str | bytes] = {"a/x.o12": LOG, "a/x.o13": OTHER}
@@ -216,7 +218,9 @@ def test_each_job_but_not_process_is_a_run(
     ]
 
 
-def test_failed_job_at_baseline_path_is_run(tmp_path: Path) -> None:
+def test_output_without_steps_at_the_path_of_a_baseline_is_a_run(
+    tmp_path: Path,
+) -> None:
     own = replace(BASELINE, match=RunMatch("exp/x.o#", ()))
     recipe = Recipe(
         *("x", "own", BaselineKind.RECIPE, "x", "x", "maxtext", ("x",), ""),
@@ -303,7 +307,7 @@ def test_data_or_document_name_is_no_log(name: str) -> None:
         (".slurm-12.out", OTHER, 24, True),
     ],
 )
-def test_later_possible_log_is_reported(
+def test_unread_file_that_may_be_a_newer_log_is_reported(
     tmp_path: Path, name: str, text: str, hours: float, *, named: bool
 ) -> None:
     folder = tmp_path / "exp"

@@ -81,12 +81,16 @@ def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
         (make_run(1, excluded=Problem(Reason.PROFILED, "profiled")), make_run(2)),
     ],
 )
-def test_complete_day_has_no_cautions(measurements: tuple[Measurement, ...]) -> None:
+def test_day_without_hidden_failures_has_no_absence_caution(
+    measurements: tuple[Measurement, ...],
+) -> None:
     assert list_texts(*measurements) == []
 
 
 @pytest.mark.parametrize("bad", [{"problems": (TRUNCATED,)}, {"seconds": 9.0}])
-def test_retried_runs_are_named(bad: dict[str, Any]) -> None:
+def test_caution_names_bad_runs_of_a_day_whose_last_run_is_good(
+    bad: dict[str, Any],
+) -> None:
     same_day = [
         make_run(1),
         *(make_run(hours, **bad) for hours in (2, 3, 4, 5)),
@@ -97,7 +101,7 @@ def test_retried_runs_are_named(bad: dict[str, Any]) -> None:
     ]
 
 
-def test_marker_of_unknown_job_names_newer_runs() -> None:
+def test_caution_names_newer_runs_that_an_ab_marker_without_job_id_excludes() -> None:
     assert list_texts(make_pending_run(1), make_pending_run(2), make_run(30)) == [
         f"newer, but not judged: job_1, job_2: {PENDING_TRIAL.text}"
     ]
@@ -106,7 +110,7 @@ def test_marker_of_unknown_job_names_newer_runs() -> None:
     ]
 
 
-def test_newer_run_excluded_by_a_marker_is_named() -> None:
+def test_caution_names_a_newer_run_that_an_ab_test_marker_excludes() -> None:
     """Any job may write a marker that names a regular run."""
     newer = make_run(
         1,
@@ -122,7 +126,7 @@ def test_newer_run_excluded_by_a_marker_is_named() -> None:
     assert list_texts(launched, make_run(30)) == []
 
 
-def test_unread_file_is_named() -> None:
+def test_caution_names_an_unread_file_that_resembles_a_log() -> None:
     hidden = (
         IgnoredFile(".slurm-7.out.X1y2Z3", "a log by its name, except for its suffix"),
     )
@@ -161,7 +165,9 @@ def find_newer(*past: StoredRun, copies: Any = (), **judged: Any) -> StoredRun |
         {"job_id": ""},
     ],
 )
-def test_newest_stored_run_after_the_judged_is_found(fields: dict[str, Any]) -> None:
+def test_newest_stored_run_after_the_judged_run_is_found(
+    fields: dict[str, Any],
+) -> None:
     newest = make_stored_run(2, **fields)
     assert (
         find_newer(make_stored_run(40, "5"), make_stored_run(6, "6"), newest) == newest
@@ -180,11 +186,13 @@ def test_newest_stored_run_after_the_judged_is_found(fields: dict[str, Any]) -> 
         ),
     ],
 )
-def test_older_and_trial_stored_runs_are_ignored(past: StoredRun) -> None:
+def test_older_stored_runs_and_ab_test_runs_are_not_reported_as_newer(
+    past: StoredRun,
+) -> None:
     assert find_newer(past) is None
 
 
-def test_stored_run_with_a_known_log_is_ignored() -> None:
+def test_stored_run_with_the_log_of_the_judged_run_is_not_newer() -> None:
     """The log is that of the judged run or of a dropped copy.
 
     An undated judged run counts as the newest.
@@ -198,7 +206,7 @@ def test_stored_run_with_a_known_log_is_ignored() -> None:
     assert find_newer() is None
 
 
-def test_newer_stored_runs_are_named_failed_ones_first() -> None:
+def test_caution_lists_newer_stored_runs_with_failed_runs_first() -> None:
     other_key = replace(KEY, recipe="other")
     passed = make_stored_run(2, "", verdict="PASS", status="passed")
     passed_text = f"{KEY.id} (run of {passed.started:%Y-%m-%d %H:%M}, PASS)"
@@ -215,7 +223,7 @@ def test_newer_stored_runs_are_named_failed_ones_first() -> None:
     assert caution.text == f"{text}: {failed_text}, {passed_text}"
 
 
-def test_silent_configuration_is_named_if_it_is_judged() -> None:
+def test_caution_names_a_judged_configuration_without_a_run_on_the_last_day() -> None:
     silences = (Silence(KEY, NOW - 48 * HOUR, NOW),)
     assert list_texts(make_run(48), silences=silences) == [
         f"no run of {KEY.id} (last {NOW - 48 * HOUR:%Y-%m-%d}), although others ran on {NOW:%Y-%m-%d}"

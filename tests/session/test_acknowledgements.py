@@ -69,7 +69,9 @@ def test_acknowledged_file_may_contain_changes_and_recording_reasons(
 
 
 @pytest.mark.parametrize("text", ["slower: 10%", "faster: 40%"])
-def test_slowdown_is_limited_to_ten_percent(tmp_path: Path, text: str) -> None:
+def test_acknowledged_slowdown_of_10_percent_and_larger_speed_up_are_valid(
+    tmp_path: Path, text: str
+) -> None:
     """An accepted improvement makes the gate stricter and may be larger."""
     assert len(read(tmp_path, HEAD + ENTRY.replace("slower: 6%", text))) == 1
 
@@ -172,7 +174,7 @@ RECORDING = """
 """
 
 
-def test_acknowledged_recording_may_name_an_unknown_configuration(
+def test_accepted_recording_may_name_a_configuration_without_baseline(
     tmp_path: Path,
 ) -> None:
     """A configuration that is recorded for the first time has no baseline yet."""
@@ -194,7 +196,7 @@ def test_acknowledged_recording_may_name_an_unknown_configuration(
     )
 
 
-def test_recording_entry_without_since_is_read(tmp_path: Path) -> None:
+def test_accepted_recording_without_a_since_date_is_valid(tmp_path: Path) -> None:
     path = tmp_path / "acknowledged.yaml"
     entry = RECORDING.replace("    since: 2025-11-18\n", "")
     path.write_text(f"{HEAD} []\nrecordings:{entry}", encoding="utf-8")
@@ -252,7 +254,7 @@ def read_repair(tmp_path: Path, text: str) -> date | None:
     return read_acknowledged(path, [KEY.id], TODAY).last_repair
 
 
-def test_last_repair_is_the_latest(tmp_path: Path) -> None:
+def test_last_repair_of_a_node_is_the_one_with_the_latest_date(tmp_path: Path) -> None:
     later = REPAIR.replace("11-03", "11-20")
     assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR}{later[1:]}") == date(
         2025, 11, 20

@@ -60,7 +60,7 @@ def list_jobs(ingested: IngestedRuns) -> Sequence[tuple[str, Sequence[str]]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sbatch_train_{}.out", "attached.log"])
-def test_copies_by_an_attached_launcher_are_dropped(
+def test_log_copies_with_launcher_line_prefixes_are_dropped(
     catalog: Catalog, tmp_path: Path, name: str
 ) -> None:
     """The real tree with a copy of each log with steps has the same runs in the same
@@ -138,7 +138,7 @@ def test_log_of_another_job_is_not_a_copy(catalog: Catalog, tmp_path: Path) -> N
     ("hours", "excluded"),
     [(-15, None), (-1, Reason.VARIANT), (23, Reason.VARIANT), (25, None)],
 )
-def test_marker_of_unknown_job_excludes_one_day(
+def test_ab_marker_without_job_id_excludes_runs_started_within_one_day(
     catalog: Catalog, tmp_path: Path, hours: float, excluded: Reason | None
 ) -> None:
     """A run that starts before the submission, or more than a day later, is another
@@ -153,7 +153,9 @@ def test_marker_of_unknown_job_excludes_one_day(
     assert run.found.excluded is excluded
 
 
-def test_unreadable_markers_become_items(catalog: Catalog, tmp_path: Path) -> None:
+def test_each_unreadable_ab_marker_becomes_a_separate_item(
+    catalog: Catalog, tmp_path: Path
+) -> None:
     for number in ("1", "2"):
         write_run(tmp_path / number / "logs", shipped()[LLAMA], job_id=number)
         (tmp_path / number / "logs" / ".llmbench-ab").write_text("abc")

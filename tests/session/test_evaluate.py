@@ -38,7 +38,7 @@ def measure_profiled(
         ((False, True, False), "each", [True, True, True]),
     ],
 )
-def test_metrics_are_measured_only_for_judgeable_runs(
+def test_all_metrics_are_computed_for_each_run_that_may_be_judged(
     excluded: tuple[bool, ...], judged: str, whole: list[bool]
 ) -> None:
     runs = measure_profiled(*excluded, judged=judged)

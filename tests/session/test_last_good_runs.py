@@ -92,7 +92,7 @@ FAILED_RUN = make_folder_run(8.2, 0)
         ("TEST_FAILED", "failed", False),
     ],
 )
-def test_stored_run_is_good_if_its_item_passed(
+def test_last_good_run_from_the_history_must_have_passed_with_its_verdict(
     verdict: str, status: str, is_good: bool
 ) -> None:
     """The speed is ignored, since the bound may have been narrower."""
@@ -102,7 +102,7 @@ def test_stored_run_is_good_if_its_item_passed(
     assert (last is not None and last.verdict == verdict) == is_good
 
 
-def test_folder_run_is_good_if_it_would_pass() -> None:
+def test_last_good_run_from_the_log_folder_must_pass_the_present_settings() -> None:
     """A run within the bound may still fail, for example with --llmb-inconclusive=fail."""
     collected = evidence(FAILED_RUN, make_folder_run(7.3, 1))
     last = find_last_good_run(collected)
@@ -115,7 +115,7 @@ def test_folder_run_is_good_if_it_would_pass() -> None:
     assert find_last_good_run(near, Settings(inconclusive="fail")) is None
 
 
-def test_folder_run_that_failed_before_is_not_good() -> None:
+def test_run_with_a_stored_failure_is_not_the_last_good_run() -> None:
     """Its log may have been truncated later, or the baseline may have moved."""
     collected = evidence(FAILED_RUN, make_folder_run(7.3, 1), make_folder_run(7.3, 2))
     failed = (make_stored_run(7.3, 1, "INVALID", "failed"),)

@@ -60,7 +60,7 @@ def judge_required(
         ((0.1, 0.5, None), Verdict.MISSING),
     ],
 )
-def test_runs_beyond_max_age_do_not_count(
+def test_runs_beyond_max_age_do_not_count_as_required_runs(
     days_ago: tuple[float | None, ...], verdict: Verdict
 ) -> None:
     judgement = judge_required(make_measurements(*days_ago), required=3, max_age=DAY)

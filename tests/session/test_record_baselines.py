@@ -39,7 +39,7 @@ STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 """Every sixth step takes twice as long."""
 
 
-def test_recording_weighs_means_by_their_steps() -> None:
+def test_recording_weights_each_printed_mean_by_its_number_of_steps() -> None:
     weighted = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
     single = measurement(1.0, window_seconds=(5.0, 5.0, 5.0, 5.0, 9.0))
     recording = make_recording([weighted, single], NOW)
@@ -156,7 +156,7 @@ def test_recorded_environment_contains_common_values() -> None:
     assert make_recording([first], NOW, "alice").by == "alice"
 
 
-def test_newest_run_is_recorded_if_all_are_dated() -> None:
+def test_recording_contains_the_date_of_its_newest_run_if_all_are_dated() -> None:
     runs = [
         measurement(7.3, run=run(started=NOW - timedelta(days=days)))
         for days in (3, 2, 9)
@@ -185,7 +185,7 @@ def test_runs_of_one_day_on_the_same_nodes_are_one_recorded_group() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("tolerance", "recorded_files"), [("perf:30%", 1), ("20%", 0)])
-def test_recorded_runs_may_differ_by_the_file_tolerance(
+def test_recording_accepts_runs_that_differ_within_the_tolerance_of_their_baseline(
     tmp_path: Path, tolerance: str, recorded_files: int
 ) -> None:
     session = record_runs(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
@@ -232,7 +232,7 @@ def test_runs_on_two_levels_are_refused(
 
 
 @pytest.mark.slow
-def test_first_recording_reports_document_difference_and_groups(
+def test_first_recording_notes_the_difference_from_the_published_value(
     tmp_path: Path,
 ) -> None:
     """A value 30 % above its document is recorded with notes in the text, summary and
@@ -300,7 +300,7 @@ def recording_outcome(
     "other",
     [{"expires": NOW.date() - timedelta(days=1)}, {"configuration": "nemotron*"}],
 )
-def test_recording_two_levels_is_refused_without_an_entry_in_force(
+def test_recording_two_levels_is_refused_with_an_expired_or_unrelated_entry(
     tmp_path: Path, other: dict[str, Any]
 ) -> None:
     write_levels(tmp_path, LEVELS["three and three"])
@@ -489,7 +489,9 @@ def record_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("since", [NOW.date() + timedelta(days=1), None])
-def test_accepted_drift_is_recorded_once(tmp_path: Path, since: date | None) -> None:
+def test_second_drift_within_one_accepted_recording_entry_is_refused(
+    tmp_path: Path, since: date | None
+) -> None:
     """Two moves by 8 % within the validity of one entry."""
     file = accept_recordings(
         tmp_path,
@@ -558,7 +560,7 @@ def make_recorded(*accepted: tuple[date, str]) -> Recording:
         (None, [(DAY_4, "driver 570"), (DAY_6, "other")], True),
     ],
 )
-def test_accepting_entry_is_used_up_by_one_recording(
+def test_accepted_recording_entry_is_used_up_by_one_drift_after_its_date(
     since: date | None, accepted: list[tuple[date, str]], *, used: bool
 ) -> None:
     """Values before `since`, and values within the budget, do not use the entry."""

@@ -28,7 +28,7 @@ def test_every_check_has_a_test_file_in_the_suite() -> None:
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_check_file_tests_the_fixture_of_its_kind(
+def test_suite_test_of_each_check_requests_the_fixture_named_like_the_check(
     kind: CheckKind,
 ) -> None:
     name = kind.test_name

@@ -166,12 +166,12 @@ def sum_fractions(entries: Sequence[Acknowledgement]) -> float:
 REVERTED_AND_REPEATED = [0.0, 0.05, 0.0, 0.05]
 
 
-def test_reverted_change_stays_reverted_if_it_recurs() -> None:
+def test_slowdown_that_recurs_after_its_reversal_is_a_new_change() -> None:
     first, _, again = judge_levels(REVERTED_AND_REPEATED, []).changes
     assert (first.stands, again.stands) == (False, True)
 
 
-def test_accepted_later_change_does_not_fail_earlier_one() -> None:
+def test_check_passes_if_the_recurrence_of_a_reverted_change_is_acknowledged() -> None:
     """The first change was reverted, so accepting the second one is sufficient."""
     findings = judge_levels(
         REVERTED_AND_REPEATED, [make_entry(REVERTED_AND_REPEATED, 3)]
@@ -184,7 +184,7 @@ def test_accepted_later_change_does_not_fail_earlier_one() -> None:
     )
 
 
-def test_acknowledgement_of_a_reverted_change_does_not_cover_a_later_one(
+def test_acknowledgement_of_a_reverted_change_does_not_cover_its_recurrence(
     tmp_path: Path,
 ) -> None:
     """Both entries together would accept 10 % for a configuration that is 5 % slower."""
@@ -208,7 +208,9 @@ def test_acknowledgement_of_a_reverted_change_does_not_cover_a_later_one(
     )
 
 
-def test_printed_entry_accepts_only_the_remaining_change(tmp_path: Path) -> None:
+def test_printed_acknowledgement_accepts_the_rest_of_a_partly_reverted_change(
+    tmp_path: Path,
+) -> None:
     levels = [0.0, 0.08, 0.03]
     (check,) = judge_levels(levels, []).checks
     assert "+3.1 % of it remains" in check.text
@@ -218,7 +220,7 @@ def test_printed_entry_accepts_only_the_remaining_change(tmp_path: Path) -> None
     assert judge_levels(levels, after).checks[0].verdict == "ACKNOWLEDGED"
 
 
-def test_entry_of_reverted_later_change_must_be_removed_first() -> None:
+def test_failed_check_asks_to_remove_the_acknowledgement_of_a_reverted_change() -> None:
     """Both entries together would accept 10 %, since the reverted change is ambiguous."""
     levels = [0.0, 0.05, 0.10, 0.05]
     (check,) = judge_levels(levels, [make_entry(levels, 2)]).checks
@@ -235,7 +237,7 @@ CHANGES = st.sampled_from([0.05, 0.03, 0.08, -0.05, -0.03, -0.08])
 @pytest.mark.slow
 @given(st.lists(CHANGES, min_size=2, max_size=5), st.sets(st.integers(1, 5)))
 @settings(max_examples=100, deadline=None)
-def test_printed_entry_accepts_no_change_beyond_the_reported_one(
+def test_printed_acknowledgement_accepts_at_most_the_reported_slowdown(
     tmp_path_factory: pytest.TempPathFactory, changes: list[float], chosen: set[int]
 ) -> None:
     """For any series of changes and entries: a printed entry allows at most the current

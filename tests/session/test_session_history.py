@@ -61,7 +61,9 @@ def make_stored_run(seconds: float, days_ago: int, **fields: Any) -> StoredRun:
 # --- daily runs of an outcome ---------------------------------------------------------
 
 
-def test_outcome_gets_earlier_daily_runs(store: StoreLocation) -> None:
+def test_stored_history_of_an_outcome_contains_daily_runs_before_its_run(
+    store: StoreLocation,
+) -> None:
     """Oldest first, without its own run and later runs."""
     write(store, document(*reversed(nights([7.4, 7.5, 7.6, 7.7]))))
     days = list_days(store, outcome(7.6, 2))
@@ -94,7 +96,9 @@ def test_daily_run_is_the_newest_valid_run(store: StoreLocation) -> None:
     ]
 
 
-def test_missing_outcome_gets_all_daily_runs(store: StoreLocation) -> None:
+def test_stored_history_of_a_missing_verdict_contains_all_daily_runs(
+    store: StoreLocation,
+) -> None:
     write(store, document(*nights([7.4, 7.5])))
     assert len(list_days(store, outcome(None))) == 2
 
@@ -123,7 +127,7 @@ def evidence(past_runs: tuple[StoredRun, ...], *measurements: Measurement) -> An
     return collected
 
 
-def test_evidence_contains_only_valid_unread_stored_runs() -> None:
+def test_evidence_excludes_stored_runs_that_are_invalid_or_read_from_logs() -> None:
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
     read_run = builders.measurement(
         run=builders.run(log, job_id="2", started=builders.NOW)
@@ -139,7 +143,7 @@ def test_evidence_contains_only_valid_unread_stored_runs() -> None:
     assert evidence(runs, read_run).stored_runs == (kept,)
 
 
-def test_folder_run_gets_the_stored_commit() -> None:
+def test_run_in_the_log_folder_gets_its_commit_from_the_history() -> None:
     """The commit is that of the first session that judged the run.
 
     Thus changes of the commit are known even if the run is judged again.
@@ -161,7 +165,7 @@ def test_folder_run_gets_the_stored_commit() -> None:
     assert (newer.environment, older.environment) == ({}, {"commit": "0a1b"})
 
 
-def test_equal_log_of_another_job_is_another_run() -> None:
+def test_stored_run_of_another_job_with_an_equal_log_is_separate() -> None:
     """Deterministic short runs and members of a job array may be equal."""
     log = replace(builders.log(builders.segment()), fingerprint="2-ff")
     read_run = builders.measurement(

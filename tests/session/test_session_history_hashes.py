@@ -102,7 +102,7 @@ def test_hashes_of_a_run_are_in_the_order_of_its_logs(tmp_path: Path) -> None:
     assert with_them == [replace(original, log_sha256=expected), *others]
 
 
-def test_indistinguishable_logs_have_no_hash(tmp_path: Path) -> None:
+def test_logs_with_the_same_path_have_no_hash(tmp_path: Path) -> None:
     """Two fingerprints for one path are ambiguous."""
     (tmp_path / "a").write_bytes(TEXT)
     assert (
@@ -139,7 +139,7 @@ def test_changed_log_has_no_hash(tmp_path: Path, now: bytes) -> None:
     assert digests == [None, sha256(b"other" + TEXT)]
 
 
-def test_edit_in_the_middle_changes_only_the_hash(
+def test_edit_inside_a_long_log_changes_its_hash_but_not_its_fingerprint(
     tmp_path: Path,
 ) -> None:
     """The fingerprint of a long log contains only samples of it."""

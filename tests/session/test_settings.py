@@ -79,7 +79,7 @@ def test_resolve_returns_defaults_without_options(folder: Path) -> None:
         ),
     ],
 )
-def test_resolve_converts_values(
+def test_settings_convert_durations_dates_and_percentages(
     folder: Path, name: str, value: Any, expected: Any
 ) -> None:
     assert getattr(resolve({f"llmb_{name}": value}, folder), name) == expected
@@ -114,7 +114,9 @@ def make_values(typed: dict[str, Any], ini: dict[str, Any]) -> OptionValues:
     )
 
 
-def test_lenient_option_over_strict_ini_key_is_overridden(folder: Path) -> None:
+def test_overridden_settings_list_lenient_options_that_replace_strict_ini_keys(
+    folder: Path,
+) -> None:
     """All options with the mode `fail`, except those with their own caution."""
     modes = {
         row.dest.removeprefix("llmb_"): row.choices
@@ -238,7 +240,7 @@ def test_recording_refuses_options_that_judge(folder: Path, flag: str) -> None:
         ("junit", "experiments", "is a folder"),
     ],
 )
-def test_invalid_value_is_refused_with_the_expected_one(
+def test_error_on_an_invalid_option_value_states_the_expected_value(
     folder: Path, name: str, value: Any, message: str
 ) -> None:
     with pytest.raises(SettingsError) as caught:
@@ -386,7 +388,7 @@ def test_two_reports_may_be_written_to_the_same_device(folder: Path) -> None:
     ).json == Path("/dev/null")
 
 
-def test_loop_of_links_is_accepted(folder: Path) -> None:
+def test_report_path_may_be_a_symbolic_link_loop(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
     assert (
         resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json
@@ -401,7 +403,7 @@ def test_loop_of_links_is_accepted(folder: Path) -> None:
         ({}, LaunchRequest(), "with a launch needs earlier"),
     ],
 )
-def test_typed_trend_is_refused_without_earlier_runs(
+def test_trend_option_fail_is_refused_in_a_session_without_earlier_runs(
     folder: Path, other: dict[str, Any], launch: LaunchRequest | None, message: str
 ) -> None:
     with pytest.raises(SettingsError, match=f"--llmb-trend=fail {message}"):
@@ -412,7 +414,7 @@ def test_typed_trend_is_refused_without_earlier_runs(
 
 
 @pytest.mark.parametrize("source", [{"logs": ["."]}, {"history": "history.db"}])
-def test_launch_with_earlier_runs_accepts_trend(
+def test_launch_accepts_the_trend_option_with_logs_or_history(
     folder: Path, source: dict[str, Any]
 ) -> None:
     settings = resolve(

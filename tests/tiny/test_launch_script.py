@@ -66,11 +66,15 @@ def arguments(done: Done, recipe: Path) -> list[str]:
     return arguments_of_script
 
 
-def test_defaults_apply_without_variables(recipe: Path, python: Path) -> None:
+def test_launch_script_uses_default_arguments_without_environment_variables(
+    recipe: Path, python: Path
+) -> None:
     assert arguments(launch(recipe / "launch.sh", python), recipe) == DEFAULTS
 
 
-def test_every_variable_becomes_an_argument(recipe: Path, python: Path) -> None:
+def test_every_environment_variable_becomes_an_argument_of_train_py(
+    recipe: Path, python: Path
+) -> None:
     variables = {
         "MODEL_SIZE": "1b",
         "DTYPE": "bf16",
@@ -221,7 +225,7 @@ def test_job_submitted_from_another_folder_is_refused(
     assert done.stderr == expected
 
 
-def test_processes_on_two_nodes_meet_at_the_first(
+def test_torchrun_processes_on_two_nodes_rendezvous_at_the_first_node(
     recipe: Path, python: Path, spooled_script: Path, tmp_path: Path
 ) -> None:
     write_program(tmp_path / "bin" / "srun")

@@ -67,7 +67,9 @@ def test_mfu_is_unknown_without_a_documented_peak(recipe: Path, file: str) -> No
             assert math.isnan(mfu)
 
 
-def test_readme_lines_add_a_new_gpu(recipe: Path, tmp_path: Path) -> None:
+def test_two_readme_lines_add_a_new_gpu_to_the_baseline_file(
+    recipe: Path, tmp_path: Path
+) -> None:
     """The README lists the two lines to add."""
     peak, row = re.findall(
         r"^  (?:- \{.*)?rtxa6000.*\n", (recipe / "README.md").read_text(), re.MULTILINE

@@ -87,7 +87,7 @@ def test_attention_is_causal(train: ModuleType, torch: Any, small_size: Any) -> 
     assert not torch.allclose(before[:, 10:], after[:, 10:], atol=1e-3)
 
 
-def test_rotated_products_depend_only_on_distance(
+def test_query_key_products_after_rotary_embedding_depend_only_on_distance(
     train: ModuleType, torch: Any, small_size: Any
 ) -> None:
     turn = train.compute_rotations(small_size)
@@ -222,7 +222,7 @@ def test_model_is_compiled_only_on_request(
     assert compiled == [first.model]
 
 
-def test_processes_share_one_batch(
+def test_training_processes_split_one_global_batch(
     train: ModuleType, torch: Any, small_size: Any
 ) -> None:
     whole = train.Trainer(small_size._replace(batch=8), "fp32", torch.device(CPU))
@@ -374,7 +374,7 @@ def test_missing_gpu_is_refused(
         train.find_device("h100")
 
 
-def test_line_is_formatted_like_nemo(train: ModuleType) -> None:
+def test_step_line_is_formatted_like_a_nemo_log(train: ModuleType) -> None:
     values = {
         "lr": 6e-05,
         "global_step": 3,

@@ -84,7 +84,7 @@ def test_table_filters_by_words_and_colour(opened: Open, report: Path) -> None:
 
 
 @pytest.mark.slow
-def test_link_opens_its_configuration(opened: Open) -> None:
+def test_table_link_opens_the_details_of_its_configuration(opened: Open) -> None:
     page = opened()
     card = page.locator("details", has=page.locator(f"[id='{SLOW}']"))
     assert not card.get_by_text("the limit is 25.23 s").first.is_visible()

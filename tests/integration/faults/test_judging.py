@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[Callable[[Path, Ended], Ended], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_fault_injection_names_a_forbidden_effect(
+def test_fault_injection_reports_a_forbidden_effect_on_a_session(
     judged: tuple[Reference, Path], name: str
 ) -> None:
     reference, folder = judged
@@ -119,7 +119,7 @@ def test_fault_injection_names_a_forbidden_effect(
     ],
     ids=["undisturbed", "redder item", "unreadable input is red", "loss is reported"],
 )
-def test_fault_injection_ignores_allowed_effects(
+def test_fault_injection_accepts_failed_or_lost_verdicts_that_are_reported(
     judged: tuple[Reference, Path], spoil: Callable[[Path, Ended], Ended]
 ) -> None:
     reference, folder = judged

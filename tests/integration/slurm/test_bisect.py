@@ -120,7 +120,9 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_change_is_located_with_its_size(gate: Gate, prepare: Prepare) -> None:
+def test_bisection_locates_the_first_slow_build_and_estimates_its_slowdown(
+    gate: Gate, prepare: Prepare
+) -> None:
     """Needs fewer runs than three per build of a binary search; the cost is printed
     first."""
     prepare({19: 0.02})
@@ -145,7 +147,9 @@ def test_change_is_located_with_its_size(gate: Gate, prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_search_without_a_change_fails(gate: Gate, prepare: Prepare) -> None:
+def test_bisection_fails_if_first_and_last_build_are_equally_fast(
+    gate: Gate, prepare: Prepare
+) -> None:
     prepare({})
     assert gate.run(*SEARCH) == 1, gate.output
     outcome = read_outcome(gate)
@@ -160,7 +164,9 @@ def test_search_without_a_change_fails(gate: Gate, prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_two_changes_are_both_located(gate: Gate, prepare: Prepare) -> None:
+def test_bisection_locates_two_slow_builds_in_one_range(
+    gate: Gate, prepare: Prepare
+) -> None:
     prepare({8: 0.04, 22: 0.05})
     assert gate.run(*SEARCH) == 0, gate.output
     text = read_outcome(gate)["text"]
@@ -183,7 +189,7 @@ def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> Non
 
 
 @pytest.mark.slow
-def test_killed_search_resumes_with_the_same_steps(
+def test_killed_bisection_resumes_without_repeating_its_first_runs(
     gate: Gate, prepare: Prepare
 ) -> None:
     wait = "[ $(wc -l < $STAGE_PATH/started) != 6 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
@@ -209,7 +215,7 @@ def test_killed_search_resumes_with_the_same_steps(
 
 
 @pytest.mark.slow
-def test_resumed_search_with_a_higher_limit_narrows_the_range(
+def test_bisection_resumed_with_a_higher_run_limit_narrows_its_range(
     gate: Gate, prepare: Prepare
 ) -> None:
     """All runs are kept; the new cost is printed, and refused if it exceeds the limit."""
@@ -323,7 +329,7 @@ def test_each_commit_is_built_once_before_its_first_run(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_search_stopped_in_a_build_resumes_it(
+def test_bisection_stopped_during_a_compilation_completes_it_on_resume(
     gate: Gate, commit: Callable[[int, str], list[str]], how: signal.Signals
 ) -> None:
     """After SIGKILL the build continues and is awaited; an interrupted build is
@@ -392,7 +398,9 @@ def test_search_runs_in_one_allocation(gate: Gate, prepare: Prepare) -> None:
 
 
 @pytest.mark.slow
-def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
+def test_bisection_of_a_git_range_finds_the_first_slow_commit(
+    gate: Gate, prepare: Prepare
+) -> None:
     """Each run uses the script of its commit."""
     prepare({})
     recipe = gate.folder / "recipe"

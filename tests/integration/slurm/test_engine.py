@@ -183,7 +183,9 @@ def test_success_failure_and_failed_step_are_distinguished(session: Session) -> 
 
 
 @pytest.mark.slow
-def test_output_of_submitting_script_is_parsed(session: Session) -> None:
+def test_job_id_and_log_folder_are_parsed_from_a_submitting_script(
+    session: Session,
+) -> None:
     inner = session.spec("inner", "true").command
     script = f"id=$({' '.join(inner[:1])} --parsable {' '.join(inner[1:])}) && printf '%s\\n' 'Task 0: train' "
     script += f'"- Job id: $id" "- Local Directory: {session.folder}"'
@@ -197,7 +199,7 @@ def test_output_of_submitting_script_is_parsed(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_jobs_wait_for_nodes_and_follow_each_other(session: Session) -> None:
+def test_two_jobs_that_need_all_nodes_run_one_after_the_other(session: Session) -> None:
     session.following = [NextJob(session.spec("b", "true"), repeat=2)]
     specs = [session.spec(case, "sleep 1", "-N4", "--exclusive") for case in "ab"]
     ends = session.run(*specs)
@@ -262,7 +264,7 @@ def test_requeued_job_is_followed_to_its_second_end(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_unreachable_controller_only_delays_submission_and_polling(
+def test_jobs_are_submitted_and_polled_once_an_unreachable_controller_returns(
     session: Session,
 ) -> None:
     goes_on = session.folder / "go"
@@ -292,7 +294,9 @@ def test_unreachable_controller_only_delays_submission_and_polling(
 
 
 @pytest.mark.slow
-def test_cancelling_ends_exactly_our_jobs(session: Session) -> None:
+def test_cancelling_ends_all_submitted_jobs_and_no_other_slurm_job(
+    session: Session,
+) -> None:
     other = session.cluster.submit("sleep 600", "-N1")
     assert (
         session.engine.submit_only([session.spec(case, "sleep 600") for case in "abc"])
@@ -332,7 +336,9 @@ def test_killed_session_resumes_and_submits_jobs_once(
 
 
 @pytest.mark.slow
-def test_job_with_unread_id_is_found_by_token(session: Session) -> None:
+def test_job_is_found_by_its_token_if_its_id_was_never_printed(
+    session: Session,
+) -> None:
     """The submission was killed after Slurm had accepted the job."""
     spec = session.spec("a", "sleep 2")
     script = session.folder / "kill.sh"
@@ -389,7 +395,9 @@ def ten_minutes(session: Session, number: int) -> Counter[str]:
 
 
 @pytest.mark.slow
-def test_200_jobs_need_as_few_commands_as_4(session: Session) -> None:
+def test_polling_200_jobs_takes_as_few_slurm_commands_as_polling_4(
+    session: Session,
+) -> None:
     of_few = ten_minutes(session, 4)
     of_many = ten_minutes(session, 200)
     assert of_many == of_few

@@ -100,7 +100,7 @@ def test_callers_environment_does_not_reach_the_job(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gres", ["gpu:8", ""])
-def test_job_steps_get_the_cluster_files_gpus(
+def test_srun_steps_request_the_gpus_stated_in_the_cluster_file(
     cluster: Cluster, tmp_path: Path, gres: str
 ) -> None:
     """With SLURM_GPUS_PER_NODE=null, as old documents export it, srun would request

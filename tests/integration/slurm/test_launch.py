@@ -38,7 +38,9 @@ LAUNCH = ("--llmb-launch", "--junitxml=junit.xml", "--llmb-json=session.json")
 
 
 @pytest.mark.slow
-def test_each_job_end_has_its_verdict(gate: Gate) -> None:
+def test_each_way_in_which_a_launched_job_ends_gives_its_own_verdict(
+    gate: Gate,
+) -> None:
     behaviours = {
         "ok": WELL,
         "exit1": "steps 1.0 0 20; echo 'RuntimeError: no such layer'; exit 1",
@@ -84,7 +86,7 @@ def test_slow_node_is_distinguished_from_slow_software(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_node_check_runs_on_slow_node_with_slurms_remark(
+def test_node_check_of_a_slow_node_is_reported_with_slurms_drain_reason(
     gate: Gate,
 ) -> None:
     slow = "echo 'NVRM: Xid (PCI:0a): 63'; if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
@@ -102,7 +104,7 @@ def test_node_check_runs_on_slow_node_with_slurms_remark(
 
 
 @pytest.mark.slow
-def test_node_slow_once_is_not_excluded(gate: Gate) -> None:
+def test_exclusion_of_a_node_that_was_slow_once_is_not_suggested(gate: Gate) -> None:
     once = f"{COUNTED}; if [ $(wc -l <$STAGE_PATH/started) = 1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": once})
     assert gate.run(*LAUNCH) == 1
@@ -113,7 +115,7 @@ def test_node_slow_once_is_not_excluded(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_repeat_reuses_nodes_without_alternatives(
+def test_repeat_runs_on_the_same_nodes_if_it_needs_the_whole_cluster(
     gate: Gate,
 ) -> None:
     write_recipe(gate.folder, {"slow": f"{COUNTED}; steps 1.2"}, gpus=32)
@@ -127,7 +129,7 @@ def test_repeat_reuses_nodes_without_alternatives(
 
 
 @pytest.mark.slow
-def test_script_recipes_submit_their_own_jobs(gate: Gate) -> None:
+def test_recipe_with_a_submitting_script_is_launched_and_judged(gate: Gate) -> None:
     write_recipe(gate.folder, {"ok": f"{COUNTED}; {WELL}"}, kind="script")
     assert gate.run(*LAUNCH) == 0, gate.output
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
@@ -152,7 +154,7 @@ def test_run_at_its_time_limit_fails(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_run_cancelled_by_others_fails(gate: Gate) -> None:
+def test_run_is_invalid_if_its_job_is_cancelled_with_scancel(gate: Gate) -> None:
     write_recipe(gate.folder, {"long": f"{COUNTED}; steps 1.0 0 20; sleep 600"})
     process = gate.start(*LAUNCH)
     gate.cluster.run("scancel", running(gate))
@@ -269,7 +271,7 @@ def test_hanging_jobs_are_retried_while_slow_ones_continue(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_hang_of_one_node_is_noted_on_pass(
+def test_pass_of_a_retried_job_notes_the_node_on_which_it_hung(
     gate: Gate,
 ) -> None:
     write_recipe(
@@ -294,7 +296,7 @@ def read_journal(gate: Gate, question: str) -> str:
 
 
 @pytest.mark.slow
-def test_time_limit_after_stall_is_hang_after_resuming(
+def test_job_that_stalled_until_its_time_limit_is_a_hang_after_resuming(
     gate: Gate,
 ) -> None:
     write_recipe(gate.folder, {"hangs": HANGS})
@@ -436,7 +438,9 @@ def test_stopped_session_cancels_exactly_its_jobs(
 
 
 @pytest.mark.slow
-def test_jobs_left_running_are_found_again(gate: Gate) -> None:
+def test_resumed_session_judges_the_jobs_that_an_interrupted_one_kept_running(
+    gate: Gate,
+) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
     process = gate.start(*LAUNCH, "--llmb-keep-jobs")
     job = running(gate)
@@ -450,7 +454,7 @@ def test_jobs_left_running_are_found_again(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_session_stopped_early_cancels_its_resumed_jobs(
+def test_resumed_session_cancels_the_jobs_kept_by_the_earlier_session_if_stopped(
     gate: Gate,
 ) -> None:
     other = gate.cluster.submit("sleep 300")
@@ -481,7 +485,9 @@ def test_session_stopped_early_cancels_its_resumed_jobs(
 
 
 @pytest.mark.slow
-def test_submit_and_collect_in_two_sessions(gate: Gate) -> None:
+def test_jobs_of_a_submit_only_session_are_judged_by_a_collect_session(
+    gate: Gate,
+) -> None:
     write_recipe(
         gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"}
     )
@@ -506,7 +512,7 @@ WAITED = 'steps 1.0 0 20; echo "[rank3]: Watchdog caught collective operation ti
 
 
 @pytest.mark.slow
-def test_collect_in_another_folder_without_the_token(
+def test_jobs_are_collected_from_another_folder_without_the_secret_hf_token(
     gate: Gate, tmp_path: Path
 ) -> None:
     close = f"{COUNTED}; steps 1.045"
@@ -567,7 +573,9 @@ def test_collect_in_another_folder_without_the_token(
 
 
 @pytest.mark.slow
-def test_finished_session_is_judged_again_by_name(gate: Gate) -> None:
+def test_finished_launch_session_is_judged_again_if_named_by_an_option(
+    gate: Gate,
+) -> None:
     """The report may be lost although the session is finished."""
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}"})
     assert gate.run(*LAUNCH) == 0, gate.output
@@ -586,7 +594,9 @@ def test_finished_session_is_judged_again_by_name(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_two_sessions_in_one_folder_do_not_mix(gate: Gate) -> None:
+def test_stopping_one_of_two_sessions_in_a_folder_cancels_only_its_jobs(
+    gate: Gate,
+) -> None:
     write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}"})
     first = gate.start("--llmb-launch", "--junitxml=first.xml")
     gate.wait_for(lambda: len(gate.submitted()) == 1)
@@ -601,7 +611,7 @@ def test_two_sessions_in_one_folder_do_not_mix(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_hostile_value_is_treated_as_data(gate: Gate) -> None:
+def test_shell_commands_in_an_environment_value_are_not_executed(gate: Gate) -> None:
     hostile = """a b"c'd; touch $STAGE_PATH/hurt $(touch $STAGE_PATH/hurt) `touch $STAGE_PATH/hurt`\\nnext"""
     write_recipe(gate.folder, {"ok": f'printf %s "$MINE" > $STAGE_PATH/value; {WELL}'})
     cluster = gate.folder / "cluster.yaml"
@@ -619,7 +629,9 @@ def test_hostile_value_is_treated_as_data(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_resumed_session_keeps_its_purpose(gate: Gate) -> None:
+def test_collecting_submits_no_job_for_configurations_not_submitted_before(
+    gate: Gate,
+) -> None:
     """Neither a wider selection nor a forgotten option adds a job; collecting needs no
     secret."""
     write_recipe(
@@ -649,7 +661,7 @@ def test_resumed_session_keeps_its_purpose(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_partial_collection_keeps_session_open(
+def test_session_stays_unfinished_until_its_unsubmitted_jobs_have_run(
     gate: Gate,
 ) -> None:
     write_recipe(
@@ -685,7 +697,7 @@ def test_interrupted_submission_resumes_without_duplicates(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_repeated_signal_stops_once(gate: Gate) -> None:
+def test_second_stop_signal_does_not_interrupt_cancelling_the_jobs(gate: Gate) -> None:
     """timeout(1) sends the signal to the process and to its group."""
     write_recipe(
         gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"}

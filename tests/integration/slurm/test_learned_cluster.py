@@ -48,7 +48,7 @@ def test_launch_works_without_a_cluster_file(
 
 
 @pytest.mark.slow
-def test_written_cluster_file_launches_the_same(
+def test_cluster_file_written_by_the_cluster_command_is_used_by_a_launch(
     tmp_path: Path, typed_cluster: Cluster
 ) -> None:
     write_recipe(tmp_path, {"8b": WELL})

@@ -53,7 +53,7 @@ touch "${log/JOB/$SLURM_JOB_ID}"
     [({}, "PASS within-tolerance"), ({"dtype": "bf16"}, "INVALID wrong-configuration")],
     ids=str,
 )
-def test_row_is_launched_found_and_judged(
+def test_megatron_bridge_table_row_is_launched_and_its_log_judged(
     changed: dict[str, str], outcome: str, cluster: Cluster, tmp_path: Path
 ) -> None:
     release = read_recipe(find_shipped_tables() / "26.06.yaml")

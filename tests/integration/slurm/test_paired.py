@@ -98,7 +98,7 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
         (1.0, r"v1 is within 1 % of v0: \S+ % \(92\.8 %: .*\), 4 pairs", "01 10 10 01"),
     ],
 )
-def test_planted_difference_is_found_on_first_runs_nodes(
+def test_ab_test_measures_a_planted_slowdown_on_the_same_nodes(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
     """A slower variant fails; the runs follow the procedure's order, all on the same
@@ -221,7 +221,7 @@ def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
 
 
 @pytest.mark.slow
-def test_killed_comparison_resumes_with_the_runs_it_made(
+def test_killed_ab_test_resumes_without_repeating_finished_runs(
     gate: Gate, prepare: Prepare
 ) -> None:
     """No run is repeated."""
@@ -383,7 +383,7 @@ def test_comparison_runs_in_one_allocation(
 
 
 @pytest.mark.slow
-def test_failed_slurm_step_in_an_allocation_is_blamed_on_its_run(
+def test_failed_slurm_step_in_a_shared_allocation_invalidates_only_its_own_run(
     gate: Gate, prepare: Prepare
 ) -> None:
     """Also if its script succeeds and an earlier run left a step; later runs are not
@@ -476,7 +476,7 @@ def test_killed_comparison_resumes_in_a_new_allocation(
 
 
 @pytest.mark.slow
-def test_cancelled_allocation_costs_its_current_run(
+def test_ab_test_repeats_the_run_in_progress_if_its_allocation_is_cancelled(
     gate: Gate, prepare: Prepare, cluster: Cluster
 ) -> None:
     """The run is no failure of its variant, and is repeated in a new allocation."""
@@ -517,7 +517,7 @@ def lose_node(cluster: Cluster, job: str) -> None:
 @pytest.mark.parametrize(
     ("end", "state"), [(Cluster.end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")]
 )
-def test_expired_allocation_costs_its_current_run(
+def test_ab_test_repeats_the_run_in_progress_if_its_allocation_times_out(
     gate: Gate, prepare: Prepare, end: Callable[[Cluster, str], None], state: str
 ) -> None:
     """At the time limit of all runs, which blames no single run, or after a node
@@ -545,7 +545,7 @@ def test_expired_allocation_costs_its_current_run(
 
 
 @pytest.mark.slow
-def test_comparison_ends_if_its_nodes_are_gone(
+def test_ab_test_is_invalid_if_its_nodes_stay_unavailable(
     gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str
 ) -> None:
     """They are awaited for a while, because they may come back."""
@@ -587,7 +587,7 @@ def test_comparison_ends_if_its_nodes_are_gone(
         ("", "script", "its launcher submits jobs itself"),
     ],
 )
-def test_unshared_allocation_reports_the_reason(
+def test_dry_run_explains_why_runs_of_an_ab_test_share_no_allocation(
     gate: Gate, prepare: Prepare, partition: str, launcher: str, why: str
 ) -> None:
     prepare(1.0, 1.05, allocation="shared", cluster=partition, gpus=8)

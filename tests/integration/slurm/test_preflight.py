@@ -86,7 +86,7 @@ def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
 
 
 @pytest.mark.slow
-def test_job_without_problems_gets_its_gpus(
+def test_job_that_passes_preflight_gets_its_gpus_from_slurm(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     good = job(tmp_path, "--gres=gpu:8")
@@ -121,7 +121,7 @@ def test_step_without_gres_sees_no_gpus(cluster: RealCluster, tmp_path: Path) ->
         ),
     ],
 )
-def test_impossible_requests_are_reported(
+def test_preflight_reports_unknown_account_or_partition_and_too_many_nodes(
     change: dict[str, str | int], what: str, cluster: RealCluster, tmp_path: Path
 ) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:8", **change))  # type: ignore[arg-type]
@@ -221,7 +221,9 @@ def test_setup_job_is_awaited(cluster: RealCluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_failed_setup_job_is_quoted(cluster: RealCluster, tmp_path: Path) -> None:
+def test_output_of_a_failed_setup_job_is_quoted_in_the_problem(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     problem, _ = set_up(cluster, tmp_path, "echo no space left; exit 3")
     assert "FAILED: exit code 3" in problem
     assert "\n  no space left\n" in problem

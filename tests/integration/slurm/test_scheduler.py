@@ -66,7 +66,7 @@ ENDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ENDS)
 @pytest.mark.parametrize("cluster_name", ["cluster", "cluster_without_database"])
-def test_each_job_end_is_explained(
+def test_each_way_in_which_a_slurm_job_ends_is_explained(
     request: pytest.FixtureRequest, cluster_name: str, script: str
 ) -> None:
     cluster: Cluster = request.getfixturevalue(cluster_name)
@@ -93,7 +93,9 @@ def test_time_limit_ends_a_job(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
-def test_cancelled_jobs_end(cluster: Cluster, state: str) -> None:
+def test_cancelled_slurm_job_ends_and_names_the_cancelling_user(
+    cluster: Cluster, state: str
+) -> None:
     job = cluster.submit("sleep 600", *(["--hold"] if state == "PENDING" else []))
     cluster.wait(job, state)
     assert asking(cluster).cancel([job, "999999"]) == ""
@@ -193,7 +195,7 @@ def test_requeued_job_counts_its_restarts(cluster: Cluster) -> None:
         (["--partition=short", "--time=20"], "PartitionTimeLimit"),
     ],
 )
-def test_jobs_that_never_start_are_stuck(
+def test_slurm_job_beyond_a_partition_limit_is_recognised_as_stuck(
     cluster: Cluster, options: list[str], reason: str
 ) -> None:
     job = cluster.submit("true", *options)
@@ -266,7 +268,9 @@ def test_controller_that_does_not_answer_is_reported_as_unreachable(
 
 
 @pytest.mark.slow
-def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:
+def test_slurm_job_id_is_found_by_the_token_in_the_job_comment(
+    cluster: Cluster,
+) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("true", "--comment=llmb:a1b2")
     other = cluster.submit("true", "--comment=llmb:a1b2c3")
@@ -300,7 +304,7 @@ def test_accounting_finds_a_job_forgotten_by_the_controller(
 
 
 @pytest.mark.slow
-def test_missing_job_is_unknown(cluster: Cluster) -> None:
+def test_job_id_that_slurm_does_not_know_has_unknown_state(cluster: Cluster) -> None:
     now = datetime.now(UTC)
     statuses = asking(cluster).poll({"888888": now, "888889": now})
     assert statuses == dict.fromkeys(statuses, JobStatus(Phase.UNKNOWN, ""))
@@ -308,7 +312,7 @@ def test_missing_job_is_unknown(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_reused_job_id_is_another_job(cluster: Cluster) -> None:
+def test_earlier_slurm_job_with_a_reused_job_id_is_ignored(cluster: Cluster) -> None:
     job = cluster.submit("true")
     ended(cluster, job)
     later = datetime.now(UTC) + timedelta(days=1)
@@ -316,7 +320,9 @@ def test_reused_job_id_is_another_job(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_callers_time_zone_is_ignored(cluster: Cluster) -> None:
+def test_submission_time_is_correct_in_any_time_zone_of_the_caller(
+    cluster: Cluster,
+) -> None:
     environment = {
         **os.environ,
         **cluster.environment,
@@ -332,7 +338,9 @@ def test_callers_time_zone_is_ignored(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_long_fields_are_not_truncated(cluster: Cluster) -> None:
+def test_slurm_job_comment_of_200_characters_is_read_untruncated(
+    cluster: Cluster,
+) -> None:
     token = "f" * 200
     job = cluster.submit("true", f"--comment=llmb:{token}")
     assert asking(cluster).find([token], datetime.now(UTC)) == {token: job}
@@ -340,7 +348,7 @@ def test_long_fields_are_not_truncated(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_partitions_and_nodes_are_listed(
+def test_slurm_partitions_and_accounts_are_listed(
     cluster: Cluster, cluster_without_database: Cluster
 ) -> None:
     partitions = (

@@ -145,7 +145,9 @@ EXPECTED = {"8b": "within-tolerance", "9b": "job-failed", "refused": "not-submit
 
 
 @pytest.mark.slow
-def test_nemo_run_block_is_parsed(tmp_path: Path, cluster: Cluster) -> None:
+def test_job_id_is_parsed_from_the_block_that_nemo_run_prints(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     write_recipe(tmp_path, BEHAVIOURS, kind="script")
     program(tmp_path / "recipe" / "submit.sh", BLOCK)
     code, output = run(tmp_path, cluster)
@@ -165,7 +167,7 @@ def test_nemo_run_block_is_parsed(tmp_path: Path, cluster: Cluster) -> None:
         ("--llmb-nccl-trace", "_nccltrace", "not-judged"),
     ],
 )
-def test_only_the_requested_task_is_submitted(
+def test_only_the_training_profile_or_trace_task_that_was_requested_is_submitted(
     tmp_path: Path, cluster: Cluster, option: str, task: str, reason: str
 ) -> None:
     """The launch script would also submit the job of a profile, which was not
@@ -195,7 +197,7 @@ def test_only_the_requested_task_is_submitted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("subcommand", "config"), [("single", OLD), ("submit", NEW)])
-def test_llmb_run_output_is_parsed(
+def test_job_id_is_parsed_from_the_output_of_llmb_run(
     tmp_path: Path, cluster: Cluster, subcommand: str, config: str
 ) -> None:
     """The older llmb-run exits with 0 after a failed submission: nothing was submitted."""
@@ -210,7 +212,9 @@ def test_llmb_run_output_is_parsed(
 
 
 @pytest.mark.slow
-def test_llmb_run_submits_a_profile(tmp_path: Path, cluster: Cluster) -> None:
+def test_profile_option_is_passed_to_a_job_submitted_by_llmb_run(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     behaviour = f"[ -z $ENABLE_PROFILE ] || touch $FOLDER/profile_$SLURM_JOB_ID.nsys-rep; {WELL}"
     write_llmb_run(tmp_path, "single", OLD, {"8b": behaviour})
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-profile")
@@ -258,7 +262,9 @@ def test_llmb_run_excludes_nodes(tmp_path: Path, cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_job_of_a_killed_script_is_tracked(tmp_path: Path, cluster: Cluster) -> None:
+def test_slurm_job_is_tracked_if_its_submitting_script_was_killed(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     write_recipe(tmp_path, {"8b": WELL}, kind="script")
     submit = tmp_path / "recipe" / "submit.sh"
     program(
@@ -327,7 +333,7 @@ def write_llmb_run(
     "option",
     ["--llmb-profile=start:20,stop:30", "--llmb-nccl-trace", "--llmb-save-checkpoint"],
 )
-def test_slurm_job_with_fulfilled_purpose_is_skipped(
+def test_completed_profile_trace_or_checkpoint_job_is_reported_as_skipped(
     tmp_path: Path, cluster: Cluster, option: str
 ) -> None:
     write_recipe(tmp_path, {"8b": PURPOSED + WELL}, purposes=PURPOSES)

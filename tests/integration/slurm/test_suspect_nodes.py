@@ -141,7 +141,7 @@ def test_unconfirmed_suspect_node_is_not_excluded(
 
 
 @pytest.mark.slow
-def test_slow_day_of_all_nodes_suspects_no_node(gate: Gate) -> None:
+def test_no_node_is_suspected_if_all_nodes_are_slow(gate: Gate) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.1"}, gpus=16)
     assert gate.run(*LAUNCH) == 1, gate.output
     described = read_outcome(gate)
@@ -164,7 +164,7 @@ def test_slow_day_of_all_nodes_suspects_no_node(gate: Gate) -> None:
         ),
     ],
 )
-def test_forbidden_confirmation_only_reports_the_suspect(
+def test_suspect_node_is_only_reported_if_options_allow_no_confirmation_run(
     gate: Gate, option: str, said: str
 ) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.0"}, gpus=16)

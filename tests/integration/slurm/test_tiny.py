@@ -86,7 +86,7 @@ def launched(
 
 
 @pytest.mark.slow
-def test_job_writes_the_log_of_its_baseline_file(
+def test_tiny_llama_job_writes_its_log_where_the_results_layout_expects_it(
     cluster: Cluster, python: Path
 ) -> None:
     job, log = launched(cluster, python.parent, python)
@@ -96,7 +96,9 @@ def test_job_writes_the_log_of_its_baseline_file(
 
 
 @pytest.mark.slow
-def test_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> None:
+def test_exit_code_of_a_failed_training_becomes_that_of_the_slurm_job(
+    cluster: Cluster, python: Path
+) -> None:
     job, log = launched(cluster, python.parent, python, EXIT="3")
     cluster.wait(job, "FAILED")
     assert "--size 15m" in log.read_text()
@@ -104,7 +106,9 @@ def test_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> None
 
 
 @pytest.mark.slow
-def test_failure_of_one_node_ends_the_other(cluster: Cluster, python: Path) -> None:
+def test_failure_on_one_node_ends_the_job_on_both_nodes(
+    cluster: Cluster, python: Path
+) -> None:
     job, log = launched(cluster, python.parent, python, nodes=2, EXIT="3", WAITS="1")
     cluster.wait(job, "FAILED")
     assert log.read_text().count("--nproc-per-node=1 --nnodes=2") == 2

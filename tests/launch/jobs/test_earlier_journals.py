@@ -68,7 +68,9 @@ def find_specs(journal: Journal) -> dict[str, JobSpec]:
     return {job.job_id or job.spec.case_id: job.spec for job in journal.list_jobs()}
 
 
-def test_jobs_keep_their_options_ids_and_states(journal: Journal) -> None:
+def test_journal_of_an_earlier_version_keeps_job_options_ids_and_states(
+    journal: Journal,
+) -> None:
     jobs = {job.job_id or job.spec.case_id: job for job in journal.list_jobs()}
     assert jobs["4711"].spec.scheduler_options == ("--qos=high", "--nodelist=n[1-4]")
     assert jobs["4711"].log_folder == Path("/FOLDER/logs")
@@ -85,7 +87,9 @@ def test_jobs_keep_their_options_ids_and_states(journal: Journal) -> None:
     ]
 
 
-def test_local_job_is_charged_for_its_own_gpus(journal: Journal) -> None:
+def test_local_job_in_an_old_journal_is_charged_for_requested_gpus_only(
+    journal: Journal,
+) -> None:
     """Its spec contains the GPUs of a whole node, which it never got."""
     specs = find_specs(journal)
     assert (specs["1"].occupied_gpus, specs["4711"].occupied_gpus) == (4, 8)

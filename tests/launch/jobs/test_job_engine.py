@@ -286,7 +286,9 @@ def test_slow_slurm_is_polled_rarely(session: Session) -> None:
     assert min(later - earlier for earlier, later in pairwise(times)) >= 20
 
 
-def test_following_jobs_are_submitted(session: Session) -> None:
+def test_repeats_and_retries_planned_after_a_job_are_submitted(
+    session: Session,
+) -> None:
     session.following["a"] = [
         NextJob(session.spec("a"), repeat=2),
         NextJob(session.spec("a", exclude=("n1",)), 2, 2),
@@ -358,7 +360,7 @@ def read_steps(*seconds: float, session: Session) -> Callable[[Job], LogProgress
     return read
 
 
-def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
+def test_stalled_job_is_cancelled_and_reported_as_hung(session: Session) -> None:
     session.world.lives["a"] = lives((5, waiting()), (1e9, running("n1", "n2")))
     read = read_steps(*range(30, 100, 5), session=session)
     session.make(
@@ -485,7 +487,7 @@ def test_job_beyond_its_time_limit_is_cancelled(
 
 
 @pytest.mark.slow
-def test_job_pends_for_days_without_a_limit(session: Session) -> None:
+def test_job_may_pend_for_days_if_no_pending_limit_is_set(session: Session) -> None:
     session.make(replace(LIMITS, pending_seconds=None, longest_poll=3600.0))
     session.world.lives["a"] = lives(
         (9e5, waiting("Resources")), (9.05e5, running()), (1e9, ended())
@@ -546,7 +548,9 @@ def test_slurm_outage_of_minutes_is_tolerated(session: Session) -> None:
     assert session.text.count("does not answer") <= 6
 
 
-def test_slurm_outage_counts_against_no_job(session: Session) -> None:
+def test_slurm_outage_does_not_count_towards_pending_or_lost_job_limits(
+    session: Session,
+) -> None:
     session.make(replace(LIMITS, pending_seconds=600.0, lost_seconds=100.0))
     session.world.lives |= {
         "a": lives((1200, waiting()), (1300, running()), (1e9, ended())),
@@ -648,7 +652,9 @@ def test_uncertain_submission_is_never_repeated(session: Session) -> None:
     assert session.world.cases == []
 
 
-def test_resumed_session_reports_the_same_ends(session: Session) -> None:
+def test_resumed_session_reports_earlier_job_results_unchanged(
+    session: Session,
+) -> None:
     session.world.lives |= {
         "a": lives((1e9, waiting("DependencyNeverSatisfied"))),
         "b": lives((100, running("n7")), (1e9, None)),
@@ -685,7 +691,9 @@ def test_secrets_come_from_the_resuming_session(session: Session) -> None:
     )
 
 
-def test_unaffordable_job_ends_with_the_reason(session: Session) -> None:
+def test_job_beyond_the_gpu_hours_is_not_submitted_and_states_the_reason(
+    session: Session,
+) -> None:
     session.make(
         Limits(max_jobs=1),
         admit=lambda job: "too much" if job.spec.case_id == "b" else "",
@@ -701,7 +709,9 @@ def test_unaffordable_job_ends_with_the_reason(session: Session) -> None:
     assert "not submitted: too much" in session.text
 
 
-def test_resumed_session_submits_a_job_once_affordable(session: Session) -> None:
+def test_resumed_session_submits_the_job_if_gpu_hours_now_suffice(
+    session: Session,
+) -> None:
     session.make(admit=lambda job: "too much")
     session.run("a")
     session.resume("a")
@@ -721,7 +731,9 @@ def test_unaffordable_job_may_be_planned_again(session: Session) -> None:
     ]
 
 
-def test_collecting_reports_jobs_and_submits_none(session: Session) -> None:
+def test_collect_session_reports_unsubmitted_jobs_without_submitting_them(
+    session: Session,
+) -> None:
     killed_at(session, 15.0, "a")
     session.journal.intend(session.spec("b"), START)
     session.following["a"] = [NextJob(session.spec("a"), repeat=2)]
@@ -747,7 +759,7 @@ def test_submit_only_returns_at_once_and_another_session_collects(
     assert states(session) == dict.fromkeys("abc", "COMPLETED")
 
 
-def test_submit_only_returns_the_jobs_beyond_max_jobs_unsubmitted(
+def test_submit_only_leaves_jobs_beyond_max_jobs_unsubmitted(
     session: Session,
 ) -> None:
     session.make(Limits(max_jobs=2))
@@ -822,7 +834,7 @@ def test_resumed_session_submits_a_job_that_was_cancelled_before_its_submission(
     ],
     ids=["denied", "away", "doubt"],
 )
-def test_jobs_that_cannot_be_cancelled_are_named_soon(
+def test_cancelling_a_session_reports_uncancellable_jobs_within_a_minute(
     session: Session, world: dict[str, Any], names: tuple[str, ...]
 ) -> None:
     killed_at(session, 30.0, "a")

@@ -127,7 +127,9 @@ def refused(match: str, *changes: Callable[[], object]) -> None:
             change()
 
 
-def test_session_has_a_readable_id_and_an_ignored_folder(folder: Path) -> None:
+def test_session_id_contains_the_start_time_and_git_ignores_the_journal_folder(
+    folder: Path,
+) -> None:
     journal = Journal(folder)
     assert re.fullmatch(r"20261121-0545-[0-9a-f]{4}", journal.begin("nightly", NOW))
     assert (folder / ".gitignore").read_text() == "*\n"
@@ -516,7 +518,7 @@ def test_unusable_file_is_refused_with_a_remedy(
     "values",
     [{"spec": "{"}, {"status": "{}"}, {"spec": json.dumps({"key": {"new": 1}})}],
 )
-def test_unreadable_row_is_refused_and_frees_the_session(
+def test_resuming_refuses_an_unreadable_job_and_unlocks_the_session(
     journal: Journal, values: dict[str, str]
 ) -> None:
     journal.intend(SPEC, NOW)
@@ -532,7 +534,7 @@ def test_unreadable_row_is_refused_and_frees_the_session(
         reopened_journal.close()
 
 
-def test_impossible_folder_is_refused(tmp_path: Path) -> None:
+def test_journal_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
         with pytest.raises(
@@ -541,7 +543,9 @@ def test_impossible_folder_is_refused(tmp_path: Path) -> None:
             Journal(path)
 
 
-def test_job_without_a_folder_is_not_recorded(journal: Journal) -> None:
+def test_job_whose_folder_cannot_be_created_is_not_recorded_in_the_journal(
+    journal: Journal,
+) -> None:
     (journal.folder / "jobs").touch()
     with pytest.raises(LaunchError, match=r"cannot create .*The job was not submitted"):
         journal.intend(SPEC, NOW)
@@ -637,7 +641,9 @@ def test_textual_states_of_earlier_versions_are_read(journal: Journal) -> None:
     assert jobs[-1].status.ended_by is EndedBy.PYTEST
 
 
-def test_stall_is_stored_and_optional(journal: Journal) -> None:
+def test_journal_stores_a_stall_and_reads_statuses_without_one(
+    journal: Journal,
+) -> None:
     """Earlier versions wrote no stall."""
     stall = Stall(StallPosition.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
     first, second = (journal.intend(SPEC, NOW).number for _ in range(2))

@@ -166,7 +166,7 @@ def steps(
         ({1: (23, None, 9.0), 2: (50, 50, 9.0)}, "step 50/50, about 0 s left"),
     ],
 )
-def test_progress_of_the_last_run_is_reported(
+def test_progress_line_shows_the_run_expected_to_end_last(
     lines: list[str],
     steps_by_job: dict[int, tuple[int, int | None, float]],
     expected: str,

@@ -33,7 +33,7 @@ def explain(index: Path | None, session: str, folder: Path) -> str:
     return str(caught.value)
 
 
-def test_newest_unfinished_session_is_named_with_its_folder(
+def test_missing_journal_error_names_the_folder_of_the_newest_unfinished_session(
     tmp_path: Path, index: Path
 ) -> None:
     begin_session(tmp_path / "old", index)
@@ -73,7 +73,7 @@ def test_unwritable_index_is_ignored(tmp_path: Path) -> None:
         places.require_journal(path, "", tmp_path / "here")
 
 
-def test_parent_folder_is_refused_with_a_suggestion(
+def test_parent_of_the_journal_folder_is_refused_with_the_correct_folder(
     tmp_path: Path, index: Path
 ) -> None:
     begin_session(tmp_path / ".llmbench", index)
@@ -82,7 +82,9 @@ def test_parent_folder_is_refused_with_a_suggestion(
     assert text.count(str(tmp_path / ".llmbench")) == 1
 
 
-def test_session_of_another_folder_is_found(tmp_path: Path, index: Path) -> None:
+def test_error_names_the_journal_folder_that_contains_the_requested_session(
+    tmp_path: Path, index: Path
+) -> None:
     session = begin_session(tmp_path / "one", index)
     begin_session(tmp_path / "two", index)
     journal = Journal(tmp_path / "two", index)

@@ -97,7 +97,7 @@ def step(
         ),
     ],
 )
-def test_setup_command_is_the_documented_one(
+def test_setup_command_is_built_from_the_documented_template(
     template: str, cluster: Cluster, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     built = step(tmp_path, facts=replace(PLAIN, setup=template), cluster=cluster)
@@ -144,7 +144,7 @@ def test_unset_reference_of_the_cluster_file_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_setup_folder_is_given_or_installed_never_the_current_one(
+def test_setup_never_assumes_the_current_folder_as_the_recipe_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = recipe(tmp_path)
@@ -275,7 +275,9 @@ def test_setup_script_that_exits_with_124_itself_is_not_reported_as_out_of_time(
     assert text.startswith("setup failed: ./setup.sh ended with exit code 124")
 
 
-def test_separately_fetched_image_shows_its_command(tmp_path: Path) -> None:
+def test_setup_shows_the_enroot_command_for_an_image_to_be_fetched_separately(
+    tmp_path: Path,
+) -> None:
     facts = replace(
         PLAIN,
         forbidden=(("STAGE_PATH", "old"),),
@@ -451,7 +453,9 @@ def test_job_that_did_not_complete_is_a_failure(state: str, tmp_path: Path) -> N
     assert text.endswith(f"full output: {tmp_path}/recipe/slurm-12.out")
 
 
-def test_unknown_or_endless_job_ends_the_wait(tmp_path: Path) -> None:
+def test_setup_stops_waiting_for_an_unknown_or_overlong_slurm_job(
+    tmp_path: Path,
+) -> None:
     queue = Queue("RUNNING", "")
     assert "Slurm has had no record of it for 10 minutes" in submitted(
         tmp_path, queue, []
@@ -602,7 +606,7 @@ def test_setup_command_prints_the_next_step_or_the_failure_last(
 
 
 @pytest.mark.slow
-def test_terminated_command_ends_its_step(tmp_path: Path) -> None:
+def test_terminated_setup_command_leaves_no_process_of_its_step(tmp_path: Path) -> None:
     recipe(tmp_path, WAITS)
     command = [
         sys.executable,

@@ -226,7 +226,7 @@ def test_stall_limit_is_20_times_the_longest_gap() -> None:
     assert slow.cancelled - 60 * MINUTE >= 200 * MINUTE
 
 
-def test_first_step_gets_half_an_hour() -> None:
+def test_stall_is_reported_after_half_an_hour_without_a_first_step() -> None:
     hung = RunningJob().run(3 * 3600)
     assert hung.reported == [30 * MINUTE]
     assert hung.cancelled == 60 * MINUTE
@@ -263,7 +263,7 @@ def test_job_without_log_output_is_cancelled(steps: list[float], until: float) -
     assert RunningJob(steps).run(until).cancelled is not None
 
 
-def test_restarted_process_gets_half_an_hour() -> None:
+def test_restarted_process_may_take_half_an_hour_to_its_first_step() -> None:
     second_job = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(
         2300.0
     )
@@ -283,9 +283,7 @@ def test_hang_after_the_last_step_is_reported_as_a_hang_in_the_final_save() -> N
     )
 
 
-def test_stall_limit_option_sets_report_and_cancellation_and_none_never_cancels() -> (
-    None
-):
+def test_stall_limit_option_sets_times_of_stall_report_and_cancellation() -> None:
     custom = RunningJob(FAST, limits=StallLimits(180.0)).run(9000.0)
     assert 180.0 <= custom.reported[0] - 190.0 <= 240.0
     assert custom.cancelled is not None
@@ -338,7 +336,7 @@ def test_suspended_time_does_not_count_as_running() -> None:
     assert lives.run(5 * 3600).cancelled is None
 
 
-def test_requeued_job_restarts_its_limits() -> None:
+def test_stall_limits_restart_when_a_job_is_requeued() -> None:
     def state(age: float) -> JobStatus:
         if age < 300:
             return running()
@@ -361,7 +359,7 @@ def state_since(start: float) -> Callable[[float], JobStatus]:
     return lambda age: running(elapsed_seconds=age - start)
 
 
-def test_resumed_session_judges_by_the_log_time() -> None:
+def test_resumed_session_measures_a_stall_from_the_last_change_of_the_log() -> None:
     """A job with a recent log is alive. A job with an old log is reported as stalled at
     once, and cancelled when the session itself has observed the stall for long enough.
     """
@@ -382,7 +380,7 @@ def test_resumed_session_knows_the_gaps_in_the_log() -> None:
     assert job.reported == []
 
 
-def test_stall_of_an_earlier_session_continues() -> None:
+def test_stall_reported_by_an_earlier_session_is_not_reported_again() -> None:
     first = RunningJob(FAST).run(190.0 + 12 * MINUTE)
     assert len(first.reported) == 1
     second = replace(first, reported=[], continued=[], state=state_since(0.0))
@@ -465,7 +463,7 @@ def test_job_ended_by_its_time_limit_after_a_stall_has_hung(
         (FAST, 30 * MINUTE, None),
     ],
 )
-def test_log_decides_if_a_time_limit_nobody_observed_was_a_hang(
+def test_hang_of_an_unwatched_job_is_recognised_from_its_log(
     steps: list[float], elapsed: float, position: StallPosition | None
 ) -> None:
     """Submitted in the evening and collected in the morning: most of its time was not
@@ -480,7 +478,7 @@ def test_log_decides_if_a_time_limit_nobody_observed_was_a_hang(
     assert late.status.stall is None, "its log contains no step before it ends"
 
 
-def test_running_limit_comes_from_estimate_or_slurm() -> None:
+def test_job_time_limit_comes_from_slurm_or_the_gpu_hours_estimate() -> None:
     spec = job_spec(HERE, via="sbatch", gpu_hours=8.0, gpus=8)
     assert find_running_limit(spec, running()) == 5 * 3600
     assert (

@@ -86,7 +86,7 @@ def test_marker_contains_the_id_of_the_allocation(tmp_path: Path) -> None:
     assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
 
 
-def test_marker_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
+def test_marker_is_in_the_job_folder_if_no_log_folder_is_known(tmp_path: Path) -> None:
     submit_with_marker(
         make_job(tmp_path, log_folders=()), Inner(lambda: None, Submission("4711"))
     )
@@ -101,7 +101,7 @@ def test_marker_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
     ],
     ids=["refused", "may run"],
 )
-def test_marker_of_a_refused_submission_is_closed(
+def test_marker_records_a_refused_submission_and_stays_open_for_an_uncertain_one(
     tmp_path: Path, error: SubmitError, markers: list[list[str]]
 ) -> None:
     with pytest.raises(SubmitError):
@@ -112,7 +112,7 @@ def test_marker_of_a_refused_submission_is_closed(
 @pytest.mark.parametrize(
     ("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")]
 )
-def test_resumed_session_completes_the_marker(
+def test_resumed_session_adds_the_outcome_of_a_submission_to_its_marker(
     tmp_path: Path, becomes: Submission | None, last: str
 ) -> None:
     assert (
@@ -147,7 +147,9 @@ def test_unwritable_marker_prevents_submission(tmp_path: Path) -> None:
     assert inner.seen == []
 
 
-def test_submitted_job_is_followed_without_a_marker(tmp_path: Path) -> None:
+def test_job_is_followed_although_its_marker_cannot_be_written_after_submission(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "file").touch()
     printed = Submission("4711", tmp_path / "file" / "folder")
     assert (

@@ -32,7 +32,7 @@ from pytest_llmbench.launch.jobs.watch import (
         (Purpose.CONFIRM_NODES, "(ReqNodeNotAvail, Reserved for maintenance)", 0),
     ],
 )
-def test_job_on_fixed_nodes_is_soon_given_up(
+def test_pending_job_on_fixed_nodes_is_cancelled_earlier_than_other_jobs(
     tmp_path: Path, purpose: Purpose, reason: str, minutes: int
 ) -> None:
     watch = Watch(Limits(pending_seconds=24 * 3600.0))
@@ -61,7 +61,9 @@ def test_slurm_outage_does_not_count_as_unavailable_nodes(tmp_path: Path) -> Non
     assert watch.decide(held, waiting(GONE), START + timedelta(seconds=1501)).cancel
 
 
-def test_permanent_reason_is_timed_separately(tmp_path: Path) -> None:
+def test_change_to_a_permanent_pending_reason_starts_a_new_waiting_time(
+    tmp_path: Path,
+) -> None:
     watch = Watch(Limits())
     held = job(
         tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)
@@ -89,7 +91,9 @@ def hold(folder: Path) -> tuple[Job, Job]:
 STILL = "stalled for 20 min after step 5/50 (x.out)"
 
 
-def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
+def test_cancelled_allocation_of_a_hung_run_is_attributed_to_pytest(
+    tmp_path: Path,
+) -> None:
     """Slurm reports a cancelling by the user, who is us.
 
     The job of the run and the allocation both state the reason.
@@ -116,7 +120,9 @@ def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
     ]
 
 
-def test_allocation_cancelled_by_others_was_not_ended_by_us(tmp_path: Path) -> None:
+def test_allocation_cancelled_by_somebody_else_is_not_attributed_to_pytest(
+    tmp_path: Path,
+) -> None:
     watch = Watch(Limits())
     for held_job in hold(tmp_path):
         watch.decide(held_job, running(), START)

@@ -121,7 +121,7 @@ def test_cluster_file_entry_for_recipe_and_release_precedes_that_of_the_recipe(
 @pytest.mark.parametrize(
     ("text", "gres"), [("8", "gpu:8"), ("gpu:4", "gpu:4"), ("gpu:h100:8", "gpu:h100:8")]
 )
-def test_cluster_file_contains_the_gres_as_slurm_prints_it(
+def test_gres_in_the_cluster_file_may_be_a_number_or_slurm_text(
     file: Path, text: str, gres: str
 ) -> None:
     file.write_text(f"schema: 1\ngres: {text}\n")
@@ -366,7 +366,9 @@ def test_cluster_file_keys_override_llmb_run(tmp_path: Path) -> None:
     assert read_cluster(file) == changed != whole
 
 
-def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:
+def test_error_names_the_cluster_config_missing_in_the_llmb_run_folder(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(
         LaunchError, match=r"cluster_config.yaml: No such file or directory"
     ):
@@ -394,7 +396,7 @@ def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:
         (0, "NVIDIA RTX A6000\nNVIDIA H100 PCIe\nNVIDIA RTX A6000\n", "rtxa6000", 2),
     ],
 )
-def test_local_machine_is_a_node_with_its_gpus(
+def test_local_machine_is_described_by_the_gpus_that_nvidia_smi_lists(
     code: int, out: str, gpu: str, count: int
 ) -> None:
     commands: list[tuple[str, ...]] = []

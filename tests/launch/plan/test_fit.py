@@ -53,7 +53,7 @@ H100 = Cluster(gpu="h100")
         ("nemotron4/25.01", "sbatch", ["sbatch"]),
     ],
 )
-def test_every_document_has_its_default_command(
+def test_default_launcher_of_each_document_is_read(
     name: str, kind: str, commands: list[str]
 ) -> None:
     launch_facts = facts(name)
@@ -96,7 +96,7 @@ def test_custom_command_is_read() -> None:
     )
 
 
-def test_needs_image_and_nodes_are_read() -> None:
+def test_requirements_image_and_gpus_per_node_of_a_document_are_read() -> None:
     launch_facts = facts("grok1/25.05")
     assert launch_facts.gpus_per_node == (("gb200", 4), ("h100", 8))
     assert (
@@ -331,7 +331,7 @@ def test_unmeasured_job_may_make_fewer_steps(
     )
 
 
-def test_prolonged_profile_is_estimated_with_its_steps() -> None:
+def test_gpu_hours_estimate_of_a_profile_grows_with_its_stop_step() -> None:
     profile = partial(
         spec, "llama3.1/25.04", "8b-25.04-h100-bf16-128", purpose=Purpose.PROFILE
     )
@@ -388,6 +388,6 @@ def test_given_gpu_hours_limit_replaces_the_default() -> None:
         refuse_hours({"a": 0.1}, 0.0)
 
 
-def test_unknown_hours_exceed_the_limit() -> None:
+def test_launch_with_unknown_gpu_hours_is_refused() -> None:
     with pytest.raises(LaunchError):
         refuse_hours({"a": math.nan}, None)

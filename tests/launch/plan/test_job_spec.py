@@ -312,7 +312,7 @@ def test_installed_recipe_sets_folder_launcher_and_environment(tmp_path: Path) -
     assert conda["CONDA_PREFIX"] == str(tmp_path)
 
 
-def test_llmb_run_works_in_its_own_folder() -> None:
+def test_llmb_run_starts_in_its_installation_folder() -> None:
     installed = InstalledRecipe("grok1", "25.05", Path("/lustre/recipes/grok1"))
     assert spec(
         "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(installed,))
@@ -395,7 +395,7 @@ def test_visible_devices_are_passed_to_local_jobs_only() -> None:
         ),
     ],
 )
-def test_log_folder_is_the_deepest_known_one(
+def test_logs_are_expected_in_the_deepest_folder_that_the_document_determines(
     name: str, ending: str, purpose: Purpose, folders: list[Path]
 ) -> None:
     assert list(spec(name, ending, purpose=purpose).log_folders) == folders
@@ -590,7 +590,7 @@ def test_variables_that_carry_secrets_are_secret() -> None:
     assert job.secrets == ("CARRIER", "HF_TOKEN", "QUIET")
 
 
-def test_excluded_nodes_are_those_of_the_cluster() -> None:
+def test_job_excludes_the_nodes_listed_in_the_cluster_file() -> None:
     assert spec(
         "grok1/24.11", "fp8-8", replace(CLUSTER, exclude=("n1", "n2"))
     ).exclude == ("n1", "n2")

@@ -89,7 +89,7 @@ def test_login_node_plans_for_the_slurm_cluster() -> None:
         "no Slurm",
     ],
 )
-def test_local_machine_is_the_cluster_without_slurm_gpus(
+def test_launch_uses_the_local_machine_if_slurm_gpus_are_absent_or_unneeded(
     selected: list[Key],
     answers: dict[str, str],
     settings: dict[str, Any],
@@ -99,7 +99,7 @@ def test_local_machine_is_the_cluster_without_slurm_gpus(
     assert (planner.cluster.gpu, printed) == (expected, [])
 
 
-def test_option_names_gpu_type_missing_in_gres() -> None:
+def test_gpu_type_option_is_used_if_gres_states_no_type() -> None:
     planner, _ = plan(
         [GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16
     )
@@ -114,7 +114,7 @@ def test_option_names_gpu_type_missing_in_gres() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")]
 )
-def test_installed_llmb_run_decides_how_it_submits(
+def test_llmb_run_subcommand_submit_or_single_depends_on_the_installed_version(
     code: int, expected: str, tmp_path: Path
 ) -> None:
     """25.05 has only `single`, 25.12 both, 26.06.01 only `submit`; one query serves all
@@ -155,7 +155,7 @@ def test_installed_llmb_run_decides_how_it_submits(
 
 
 @pytest.mark.parametrize(("allocation", "cases"), [(0, []), (1, [GPUS.id])])
-def test_resumed_session_keeps_its_separate_jobs(
+def test_resumed_session_plans_no_allocation_if_its_jobs_were_separate(
     tmp_path: Path, allocation: int, cases: list[str]
 ) -> None:
     """They would wait for the nodes that an allocation reserves."""
@@ -182,7 +182,7 @@ def test_range_without_commits_is_refused(tmp_path: Path) -> None:
         planner.list_variants(PlannedJob(job_spec(tmp_path), FACTS))
 
 
-def test_search_that_builds_reserves_no_nodes(tmp_path: Path) -> None:
+def test_search_that_builds_each_commit_uses_no_allocation(tmp_path: Path) -> None:
     file = tmp_path / "builds.yaml"
     file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
     planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
@@ -212,7 +212,7 @@ CONFIGURATION = "Configuration data as of 2026-03-02\nClusterName             = 
     ],
     ids=["this host", "Slurm's", "a Slurm that does not answer"],
 )
-def test_cluster_has_the_name_by_which_noise_is_kept(
+def test_cluster_name_is_the_local_host_or_that_of_slurm(
     via: str, answers: dict[str, str], name: str
 ) -> None:
     planner, _ = plan([GPUS], answers)
@@ -224,12 +224,12 @@ def test_cluster_has_the_name_by_which_noise_is_kept(
 
 
 @pytest.mark.parametrize(("runs", "words"), [(1, "x"), (3, "x, 3 runs")])
-def test_estimate_names_the_number_of_runs(runs: int, words: str) -> None:
+def test_gpu_hours_estimate_shows_the_number_of_runs(runs: int, words: str) -> None:
     spec = job_spec(Path("/recipe"), case_id="x", gpu_hours=2.5)
     assert estimate_hours(spec, runs) == (words, 2.5 * runs)
 
 
-def test_unfit_launch_reports_the_reasons() -> None:
+def test_launch_without_any_fitting_configuration_reports_the_reasons() -> None:
     planner, _ = plan([GPUS], {"sinfo": SINFO})
     planner.catalog = catalog.load(resolve({}, Path()))
     selected = [key for key in planner.catalog.baselines if key.gpu == "gb200"][:2]

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[LaunchFacts, Purpose, str, Pairs]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_variables_come_from_the_document(name: str) -> None:
+def test_variables_for_each_job_purpose_come_from_the_document(name: str) -> None:
     facts, purpose, profile, pairs = CASES[name]
     request = parse_profile("" if profile == "-" else profile)
     assert (
@@ -199,7 +199,9 @@ def test_ineffective_profile_setting_is_reported(
         ),
     ],
 )
-def test_undocumented_purpose_is_refused(purpose: Purpose, noun: str) -> None:
+def test_undocumented_profile_trace_or_checkpoint_request_is_refused(
+    purpose: Purpose, noun: str
+) -> None:
     with pytest.raises(LaunchError, match=f"grok1 24.11 documents {noun}"):
         build_variables(PLAIN, purpose, configuration().key)
 
@@ -273,14 +275,18 @@ def test_checkpoint_is_loaded_from_its_folder(tmp_path: Path) -> None:
     assert load(folder, gpus=2048)
 
 
-def test_weights_folder_is_refused_with_its_parent(tmp_path: Path) -> None:
+def test_weights_folder_is_refused_and_the_checkpoint_folder_above_is_suggested(
+    tmp_path: Path,
+) -> None:
     folder = checkpoint(tmp_path)
     with pytest.raises(LaunchError) as raised:
         load(folder / "weights")
     assert str(raised.value).endswith(f"pass its parent: {folder}")
 
 
-def test_parent_folder_is_refused_with_the_newest_checkpoint(tmp_path: Path) -> None:
+def test_folder_with_several_checkpoints_is_refused_and_the_newest_is_suggested(
+    tmp_path: Path,
+) -> None:
     old, new = checkpoint(tmp_path, "a"), checkpoint(tmp_path, "b")
     os.utime(old / "weights", (1, 1))
     assert explain_unloadable(tmp_path, None).endswith(
@@ -318,7 +324,7 @@ def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
 # --- output files ---------------------------------------------------------------------
 
 
-def test_profile_belongs_to_the_job_in_its_name(tmp_path: Path) -> None:
+def test_profile_file_is_assigned_to_the_job_id_in_its_name(tmp_path: Path) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
     names = (
@@ -337,7 +343,7 @@ def test_profile_belongs_to_the_job_in_its_name(tmp_path: Path) -> None:
     assert find_outputs(tmp_path / "nowhere", Purpose.PROFILE, FACTS, "12") == ()
 
 
-def test_saved_checkpoint_is_its_weights_folder(tmp_path: Path) -> None:
+def test_saved_checkpoint_is_reported_as_its_weights_folder(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     (tmp_path / "weights").mkdir()
     assert find_outputs(tmp_path, Purpose.SAVE_CHECKPOINT, FACTS) == (

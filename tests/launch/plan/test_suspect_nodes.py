@@ -77,7 +77,7 @@ def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -
         ),
     ],
 )
-def test_forbidden_confirmation_is_only_reported(
+def test_suspect_node_is_reported_unconfirmed_if_options_forbid_a_confirmation_run(
     history: StoreLocation, options: dict[str, Any], reason: str
 ) -> None:
     suspects, text = find(history, **options)
@@ -86,7 +86,9 @@ def test_forbidden_confirmation_is_only_reported(
 
 
 @pytest.mark.slow
-def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) -> None:
+def test_suspect_node_is_reported_unconfirmed_if_no_selected_configuration_suits(
+    history: StoreLocation,
+) -> None:
     other = replace(SPECS[0], case_id="another")
     for specs in ([other], [replace(spec, nodes=40) for spec in SPECS]):
         suspects, text = find(history, specs)
@@ -103,13 +105,13 @@ def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) 
         {"via": "local"},
     ],
 )
-def test_unreachable_node_is_no_suspect(
+def test_node_that_selected_jobs_cannot_use_is_not_suspected(
     history: StoreLocation, fields: dict[str, Any]
 ) -> None:
     assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")
 
 
-def test_confirmation_job_is_not_filled_up_with_excluded_nodes(
+def test_excluded_nodes_are_not_used_to_complete_a_confirmation_run(
     history: StoreLocation,
 ) -> None:
     before = find(history)[0][0].others
@@ -120,7 +122,7 @@ def test_confirmation_job_is_not_filled_up_with_excluded_nodes(
 
 
 @pytest.mark.slow
-def test_missing_history_suspects_no_node(
+def test_no_node_is_suspected_without_slow_runs_in_the_history(
     history: StoreLocation, tmp_path: Path
 ) -> None:
     assert find(None) == ((), "")
@@ -138,7 +140,7 @@ def test_unreadable_history_is_reported(tmp_path: Path) -> None:
     assert "h.db" in text
 
 
-def test_recorded_suspects_are_restored_for_started_configurations() -> None:
+def test_collect_session_restores_only_suspect_nodes_with_a_confirmation_run() -> None:
     records = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
     suspects = restore_suspects(records)
     assert suspects == (SuspectNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)

@@ -74,7 +74,7 @@ def test_resumed_search_accepts_a_script_that_is_unchanged_or_was_not_recorded(
     [lambda script: script.write_text("steps 1.1\n"), Path.unlink],
     ids=["changed", "gone"],
 )
-def test_changed_script_is_refused_by_name(
+def test_resuming_refuses_a_launch_script_changed_since_the_session_began(
     variants: Variants, script: Path, change: Callable[[Path], object]
 ) -> None:
     recorded = record(variants)
@@ -107,7 +107,9 @@ def test_variants_may_change_in_a_search_only(variants: Variants) -> None:
         refuse_changed(fewer, recorded, AB, "1")
 
 
-def test_other_build_under_the_same_name_is_refused(variants: Variants) -> None:
+def test_resuming_refuses_a_different_build_under_the_same_variant_name(
+    variants: Variants,
+) -> None:
     recorded = record(variants)
     first, second = variants[KEY.id]
     other = PlannedJob(replace(second.spec, environment=(("A", "c"),)), FACTS)
@@ -150,7 +152,7 @@ def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[Planned
         "a folder that somebody names",
     ],
 )
-def test_commit_without_the_launch_script_between_the_ends_is_skipped(
+def test_search_skips_a_commit_without_launch_script_between_good_and_bad_commit(
     tmp_path: Path, folder: str, purpose: Purpose, missing: int, skipped: list[str]
 ) -> None:
     jobs = commit_jobs(tmp_path / folder, purpose, missing)
@@ -159,7 +161,9 @@ def test_commit_without_the_launch_script_between_the_ends_is_skipped(
     ] == skipped
 
 
-def test_skipped_commit_is_reported_and_no_problem(tmp_path: Path) -> None:
+def test_commit_without_launch_script_is_printed_but_no_preflight_problem(
+    tmp_path: Path,
+) -> None:
     printed: list[str] = []
     host = Host(
         lambda: datetime.now(UTC), lambda _: None, run, {}, printed.append, tmp_path

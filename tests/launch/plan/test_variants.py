@@ -118,7 +118,7 @@ def test_mistaken_variant_is_refused_with_its_line(
     assert message in str(error.value)
 
 
-def test_search_is_over_variants_or_commits(tmp_path: Path) -> None:
+def test_search_file_lists_variants_or_a_range_of_commits(tmp_path: Path) -> None:
     path = tmp_path / "builds.yaml"
     path.write_text(
         "schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n"
@@ -144,7 +144,7 @@ def test_search_is_over_variants_or_commits(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistaken_search_is_refused_with_its_line(
+def test_mistake_in_the_search_file_is_refused_with_its_line(
     tmp_path: Path, text: str, message: str
 ) -> None:
     path = tmp_path / "builds.yaml"
@@ -402,7 +402,7 @@ def test_checkout_is_kept_with_its_build_until_removed(
 
 
 @pytest.mark.slow
-def test_killed_checkout_is_made_again(
+def test_checkout_interrupted_by_a_kill_is_repeated(
     check_out: Callable[[], Path], repository: Path
 ) -> None:
     """Also if git left its lock, as it does when it is killed."""
@@ -450,7 +450,9 @@ def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
 
 
 @pytest.mark.slow
-def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) -> None:
+def test_folder_that_is_no_git_checkout_is_refused_and_not_removed(
+    check_out: Callable[[], Path],
+) -> None:
     checkout = check_out()
     (checkout / ".git").unlink()
     for _ in range(2):
@@ -476,7 +478,7 @@ def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -
 
 
 @pytest.mark.slow
-def test_commits_follow_the_first_parents(repository: Path) -> None:
+def test_search_lists_the_first_parent_commits_of_a_range(repository: Path) -> None:
     variants = list_commits("HEAD~2..main", repository, run)
     subjects = [
         run(

@@ -104,7 +104,7 @@ def test_variants_are_called_alike_only_at_the_last_analysis() -> None:
     ("unit", "outcome"),
     [(0.0, PairedOutcome.SLOWER), (0.008, PairedOutcome.CANNOT_TELL)],
 )
-def test_difference_of_one_printed_unit_between_variants_does_not_count(
+def test_variants_that_differ_by_one_printed_unit_cannot_be_told_apart(
     unit: float, outcome: PairedOutcome
 ) -> None:
     """All runs of a variant round the same way: 0.8 % may be any difference from 0 to 1.6
@@ -192,7 +192,7 @@ def test_variant_that_is_lost_or_fails_twice_ends_the_comparison(
     assert sum(trial_made.outcome is trial for trial_made in trials) == 2
 
 
-def test_variant_that_is_answered_or_fails_does_not_stop_the_others() -> None:
+def test_comparison_goes_on_for_other_variants_after_one_is_decided_or_fails() -> None:
     settings = {"variant_count": 3}
     normal = steady(cv=0.001, seed=3)
 
@@ -280,7 +280,7 @@ def conclude(trials: Sequence[Trial], policy: TrialPlan = TWO) -> Conclusion:
         ([GOOD, SLOW, GOOD, LOST_RUN], "new"),
     ],
 )
-def test_next_run_of_a_comparison_is_of_the_variant_that_is_due(
+def test_comparison_runs_follow_the_ab_ba_order_and_repeat_failed_runs(
     trials: list[Trial], variant: str
 ) -> None:
     step = next_runs(trial_history(VARIANTS[:2], trials), TWO)
@@ -338,7 +338,7 @@ def test_next_run_of_a_comparison_is_of_the_variant_that_is_due(
         "reference crashed",
     ],
 )
-def test_each_variant_is_answered_once(
+def test_comparison_concludes_if_the_variant_is_slower_faster_or_does_not_run(
     trials: list[Trial], reason: Reason, done: bool, text: str
 ) -> None:
     conclusion = conclude(trials)
@@ -348,7 +348,7 @@ def test_each_variant_is_answered_once(
     assert conclusion.report.names == ("good", "new")
 
 
-def test_each_of_three_variants_is_answered() -> None:
+def test_comparison_of_three_variants_concludes_for_each_against_the_first() -> None:
     third = measured(2, 900.0)
     policy = TrialPlan(VARIANTS, most=12)
     conclusion = conclude([GOOD, SLOW, third, third, SLOW, GOOD], policy)
@@ -405,7 +405,7 @@ def test_first_run_of_each_variant_is_discarded_as_a_warm_up(
     assert (run.spec.allocation, run.spec.warm_up) == (1, warms_up)
 
 
-def test_refused_or_waiting_run_gives_no_answer() -> None:
+def test_comparison_is_incomplete_if_its_next_run_may_not_start() -> None:
     history = trial_history(VARIANTS[:2], [GOOD, SLOW])
     waiting = replace(history, planned=(*history.planned, NextJob(VARIANTS[1], 1, 3)))
     assert describe_step(next_runs(waiting, TWO)) == ["wait"]

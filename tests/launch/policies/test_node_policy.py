@@ -55,7 +55,7 @@ CONFIRM = "node-confirmation 2, attempt 1"
         "slow twice",
     ],
 )
-def test_suspect_nodes_get_one_more_run(
+def test_suspect_nodes_get_a_confirmation_run_and_optionally_a_node_check(
     finding: NodeFinding | None,
     spec: JobSpec,
     check: JobSpec | None,
@@ -94,7 +94,7 @@ def test_confirmation_run_replaces_the_requested_node_list() -> None:
     ],
     ids=["crashed", "slow again", "fast", "not compared with a history"],
 )
-def test_run_that_confirms_slow_nodes_is_described(
+def test_note_states_whether_a_confirmation_run_was_slow_again(
     end: JobEnd, confirmation: Confirmation | None, notes: tuple[str, ...]
 ) -> None:
     job = replace(ended(1, end), confirmation=confirmation)
@@ -118,12 +118,12 @@ TIMEOUT = JobStatus(Phase.ENDED, "TIMEOUT", nodes=("n1",))
     ],
     ids=["done", "failed", "hung", "refused"],
 )
-def test_node_check_is_described(
+def test_node_check_note_states_its_outcome_and_printed_text(
     end: JobEnd, fields: dict[str, Any], note: str
 ) -> None:
     assert describe_check(ended(1, end, spec=CHECK, **fields), "FAIL") == note
 
 
-def test_slow_and_broken_nodes_are_doubtful() -> None:
+def test_doubtful_nodes_are_suspects_and_those_with_infrastructure_failures() -> None:
     history = make_history(ended(3, BROKEN), ended(4, CRASHED), finding=SUSPECT)
     assert list_doubtful(history) == {"n1", "n3"}

@@ -97,7 +97,7 @@ def look_at(*factors: float, decision_rule: DecisionRule = SEQUENTIAL) -> Judgem
     ],
     ids=["in turn", "at once", "two requested", "one run"],
 )
-def test_launch_plan_decides_the_significance_levels(
+def test_significance_levels_depend_on_how_repeats_are_planned(
     plan: RepeatPolicy, decision_rule: DecisionRule
 ) -> None:
     assert choose_decision_rule(plan) == decision_rule
@@ -121,7 +121,7 @@ def test_launch_plan_decides_the_significance_levels(
         (Verdict.INVALID, 1, RepeatPolicy(required=3), 0),
     ],
 )
-def test_verdict_and_plan_decide_the_next_runs(
+def test_number_of_next_runs_follows_from_verdict_and_repeat_policy(
     verdict: Verdict, done: int, plan: RepeatPolicy, expected: int
 ) -> None:
     assert count_next_runs(plan, judgement(verdict), done) == expected
@@ -139,7 +139,7 @@ def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
 # --- one slow run is no regression ----------------------------------------------------
 
 
-def test_one_launched_run_beyond_the_bound_is_unconfirmed() -> None:
+def test_single_launched_run_slower_than_the_limit_is_inconclusive() -> None:
     judgement = look_at(1.3)
     assert (judgement.verdict, judgement.reason) == (
         Verdict.INCONCLUSIVE,
@@ -293,7 +293,7 @@ def test_noise_of_the_history_decides_whether_a_run_is_repeated(
         (Verdict.INVALID, HUNG, ["INVALID", "as told"]),
     ],
 )
-def test_failed_repeat_makes_all_but_a_regression_invalid(
+def test_crashed_repeat_makes_every_verdict_except_regression_invalid(
     verdict: Verdict, end: JobEnd, expected: list[str]
 ) -> None:
     """A slow, a crashed and a fast run are no PASS, and no more runs follow."""
@@ -406,7 +406,9 @@ ELSEWHERE = replace(SPEC, exclude=("n1",))
         "waited in vain",
     ],
 )
-def test_repeats_run_anywhere_if_no_other_nodes_exist(refusal: dict[str, Any]) -> None:
+def test_repeat_may_use_the_same_nodes_if_slurm_refuses_to_exclude_them(
+    refusal: dict[str, Any],
+) -> None:
     history = make_history(ONE, ended(2, CRASHED, spec=ELSEWHERE, **refusal))
     assert describe_step(next_runs(history, RepeatPolicy())) == ["run 2, attempt 2"]
 
@@ -436,7 +438,7 @@ def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) 
     [((), ["job-failed", "no nodes"]), (("n7",), ["run 1, attempt 2, without n9"])],
     ids=["excluded by the site", "confirmed as slow"],
 )
-def test_refused_first_run_is_retried_without_confirmed_exclusions(
+def test_refused_first_run_is_retried_including_confirmed_slow_nodes(
     excluded: tuple[str, ...], expected: list[str]
 ) -> None:
     """Nodes that the site excludes stay excluded."""
@@ -505,7 +507,7 @@ def test_profile_or_trace_job_is_skipped_if_its_files_exist_else_invalid(
     )
 
 
-def test_failed_job_with_another_purpose_is_invalid() -> None:
+def test_failed_profile_job_is_invalid() -> None:
     spec = replace(SPEC, purpose=Purpose.PROFILE)
     step = next_runs(
         make_history(ended(1, CRASHED, spec=spec), spec=spec), RepeatPolicy()

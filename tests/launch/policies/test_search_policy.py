@@ -81,7 +81,7 @@ def complete(
     raise AssertionError("it never ends")
 
 
-def test_change_within_a_printed_unit_is_not_searched() -> None:
+def test_search_ignores_a_change_within_one_printed_unit_of_step_time() -> None:
     class Printed(Builds):
         def run(self, build: int) -> Trial:
             return replace(super().run(build), rounding=0.01)
@@ -95,7 +95,7 @@ def test_change_within_a_printed_unit_is_not_searched() -> None:
 
 
 @pytest.mark.parametrize("first_slow", [1, 13, 31])
-def test_simulated_slow_build_is_named_with_the_size_of_its_change(
+def test_search_finds_the_first_slow_build_and_the_size_of_its_change(
     first_slow: int,
 ) -> None:
     trials, answer = complete(Builds({first_slow: 0.03}))
@@ -120,12 +120,12 @@ def test_equally_fast_end_builds_end_the_search_after_four_pairs() -> None:
     assert (answer.changes, answer.ranges) == ((), ())
 
 
-def test_faster_bad_build_ends_the_search_at_once() -> None:
+def test_search_ends_after_two_pairs_if_the_bad_build_is_faster() -> None:
     trials, answer = complete(Builds({10: -0.05}))
     assert (answer.outcome, len(trials)) == (BisectOutcome.NO_CHANGE_BETWEEN_ENDS, 4)
 
 
-def test_builds_that_fail_are_tried_once_and_named() -> None:
+def test_search_runs_a_failing_build_once_and_reports_skipped_builds() -> None:
     trials, answer = complete(Builds({16: 0.05}, broken=[14, 15, 16, 20]))
     (change,) = answer.changes
     assert (change.first, change.last) == (14, 17)
@@ -146,7 +146,7 @@ def test_end_build_that_fails_twice_ends_the_search(
     assert sum(trial.outcome is FAILED for trial in trials) == 2
 
 
-def test_build_that_fails_later_keeps_its_run() -> None:
+def test_earlier_measurement_of_a_build_still_counts_if_a_later_run_fails() -> None:
     builds = Builds({16: 0.05})
     trials, _ = complete(builds)
     cut = (
@@ -159,7 +159,7 @@ def test_build_that_fails_later_keeps_its_run() -> None:
     assert change.first <= 16 <= change.last
 
 
-def test_two_changes_are_both_found() -> None:
+def test_search_finds_two_slowdowns_in_one_range_of_builds() -> None:
     trials, answer = complete(Builds({8: 0.03, 22: 0.03}))
     assert [(change.first, change.last) for change in answer.changes] == [
         (8, 8),
@@ -209,13 +209,13 @@ def test_equal_times_cause_no_division_by_zero() -> None:
     assert [(change.first, change.last) for change in answer.changes] == [(5, 5)]
 
 
-def test_two_builds_need_no_search() -> None:
+def test_search_over_two_builds_ends_after_four_runs() -> None:
     trials, answer = complete(Builds({1: 0.05}), 2)
     (change,) = answer.changes
     assert (change.first, change.last, len(trials)) == (1, 1, 4)
 
 
-def test_broken_builds_between_the_ends_are_one_group() -> None:
+def test_search_reports_adjacent_failing_builds_as_one_range() -> None:
     _, answer = complete(Builds({2: 0.05}, broken=range(1, 7)), 8)
     (change,) = answer.changes
     assert (change.first, change.last, answer.skipped) == (1, 7, tuple(range(1, 7)))
@@ -227,7 +227,9 @@ def test_number_of_runs_is_known_before_the_search() -> None:
 
 
 @pytest.mark.parametrize("seed", [14, 32])
-def test_two_equal_changes_are_both_found(seed: int) -> None:
+def test_search_finds_two_slowdowns_if_builds_between_them_are_of_middle_speed(
+    seed: int,
+) -> None:
     """The build next to the first located change is slower than one end and faster than
     the other."""
     _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))

@@ -108,7 +108,7 @@ def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
         *("other configuration", "refused", "diverged", "other nodes", "unknown nodes"),
     ],
 )
-def test_measured_run_of_a_variant_becomes_a_trial(
+def test_each_run_of_a_variant_counts_as_measured_lost_or_not_running(
     job: EndedJob, outcome: TrialOutcome, problem: str
 ) -> None:
     """A launcher may ignore the nodes of a job; the difference would be that of the
@@ -121,7 +121,7 @@ def test_measured_run_of_a_variant_becomes_a_trial(
     assert (ledger.nodes, ledger.next_number) == (("n1", "n2"), 3)
 
 
-def test_node_list_in_another_order_is_the_same() -> None:
+def test_runs_on_the_same_nodes_in_another_order_are_compared() -> None:
     swapped = ended_trial(2, NEW, Trial(1, MEASURED, 9.0), nodes=("n2", "n1"))
     assert read(FIRST, swapped).trials[2].outcome is MEASURED
 
@@ -132,7 +132,7 @@ def test_run_of_a_build_removed_from_the_file_is_no_trial() -> None:
     assert (list(ledger.trials), ledger.next_number) == ([1], 3)
 
 
-def test_next_run_gets_the_nodes_of_the_first() -> None:
+def test_later_runs_of_a_comparison_use_the_nodes_of_the_first_run() -> None:
     spec = replace(NEW, scheduler_options=("--qos=high", "--nodelist=n[1-9]"))
     (run,) = plan(read(FIRST, plan=replace(ALONE, variants=(GOOD, spec)))).runs
     assert (run.repeat, run.attempt, run.spec.variant) == (2, 1, "new")
@@ -214,7 +214,7 @@ def test_planned_allocation_is_not_planned_again() -> None:
     ],
     ids=["failed", "hung", "script not copied", "ended with its allocation"],
 )
-def test_exit_code_in_an_allocation_blames_the_variant(
+def test_crash_blames_the_variant_unless_the_run_ended_with_its_allocation(
     end: JobEnd, state: JobStatus | None, outcome: TrialOutcome, problem: str
 ) -> None:
     ledger = read(placed(1, 1.0), end_placed(2, end, state), plan=SHARED)
@@ -252,7 +252,7 @@ def test_runs_are_separate_jobs_without_an_allocation(holder: EndedJob) -> None:
     )
 
 
-def test_allocations_are_given_up_after_three() -> None:
+def test_comparison_uses_separate_jobs_after_three_allocations_ended_early() -> None:
     jobs: list[EndedJob] = []
     for number, allocation in enumerate((1, 2, 3), 1):
         jobs += [placed(number, 1.0, allocation), end_holder(allocation)]
@@ -278,7 +278,7 @@ def conclude(ledger: TrialLedger, *, failed: bool = False) -> Conclusion:
     return conclude_trials(ledger, "slower", reason, report, failed=failed)
 
 
-def test_conclusion_names_nodes_and_allocations() -> None:
+def test_comparison_conclusion_states_nodes_and_number_of_allocations() -> None:
     conclusion = conclude(read(placed(1, 1.0), plan=SHARED))
     assert conclusion.text == "slower (on n[1-2], in 1 allocation)"
     assert (conclusion.done, conclusion.note) == (True, "")
@@ -288,7 +288,7 @@ def test_conclusion_names_nodes_and_allocations() -> None:
     assert (report.cluster, report.separate_because) == ("eos", "")
 
 
-def test_conclusion_without_an_answer_quotes_the_last_problem() -> None:
+def test_incomplete_comparison_quotes_its_last_problem() -> None:
     conclusion = conclude(read(FIRST, failed(CRASHED)), failed=True)
     assert conclusion.text == "slower (on n[1-2]); exit code 1"
     assert not conclusion.done
@@ -297,7 +297,9 @@ def test_conclusion_without_an_answer_quotes_the_last_problem() -> None:
 @pytest.mark.parametrize(
     ("purpose", "name"), [(Purpose.COMPARE_VARIANTS, "A/B"), (Purpose.BISECT, "search")]
 )
-def test_conclusion_without_hours_has_no_answer(purpose: Purpose, name: str) -> None:
+def test_comparison_or_search_without_remaining_gpu_hours_is_incomplete(
+    purpose: Purpose, name: str
+) -> None:
     conclusion = conclude_without_hours(read(FIRST), purpose)
     text = f"the {name} is incomplete: a further run was not started (on n[1-2])"
     assert describe_step(conclusion) == [Reason.PURPOSE_MISSED.value, text]

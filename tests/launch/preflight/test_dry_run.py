@@ -116,7 +116,7 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
+def test_gpu_hours_are_summed_per_recipe_release(tmp_path: Path) -> None:
     first = plan_job(tmp_path, 8)
     other = replace(
         first,
@@ -140,7 +140,9 @@ def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
     )
 
 
-def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
+def test_upper_bound_of_gpu_hours_adds_repeats_to_measured_jobs_only(
+    tmp_path: Path,
+) -> None:
     profile = plan_job(tmp_path, 8, purpose=Purpose.PROFILE)
     assert format_budget([profile], reruns=Reruns(3)) == [
         "1 job, 1.6 GPU-hours of steps"
@@ -148,7 +150,7 @@ def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
     assert "1.60 GPU-hours, profile: not judged for speed" in format_plan([profile], [])
 
 
-def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
+def test_upper_bound_of_gpu_hours_counts_requested_repeats_once(tmp_path: Path) -> None:
     measured = plan_job(tmp_path, 8)
     hours = measured.spec.gpu_hours
     expected = [
@@ -167,7 +169,7 @@ def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
     assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
 
 
-def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
+def test_upper_bound_of_gpu_hours_includes_repeats_and_retries(tmp_path: Path) -> None:
     measured, profile = (
         plan_job(tmp_path, 8),
         plan_job(tmp_path, 8, purpose=Purpose.PROFILE),
@@ -184,7 +186,9 @@ def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
     assert len(format_budget([measured], 100)) == 1
 
 
-def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
+def test_upper_bound_of_gpu_hours_includes_profiles_and_node_checks(
+    tmp_path: Path,
+) -> None:
     measured = plan_job(tmp_path, 4, nodes=1, gpus_per_node=8)
     hours = measured.spec.gpu_hours
     once = format_budget([measured], None, Reruns(profile_hours=0.5, node_checks=True))

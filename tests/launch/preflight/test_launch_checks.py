@@ -327,7 +327,9 @@ def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
     ] == [True, True]
 
 
-def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None:
+def test_llmb_installation_needs_write_permission_only_in_the_workload_folder(
+    tmp_path: Path,
+) -> None:
     workload = tmp_path / "stage/workloads/x"
     workload.mkdir(parents=True)
 
@@ -478,7 +480,9 @@ def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     )
 
 
-def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
+def test_llmb_run_job_requires_cluster_config_but_no_virtual_environment(
+    tmp_path: Path,
+) -> None:
     job = without(
         plan_job(tmp_path, via="llmb-run", command=("llmb-run", "single")),
         "VIRTUAL_ENV",
@@ -504,7 +508,7 @@ def test_recipe_in_the_stage_folder_is_one_problem(tmp_path: Path) -> None:
     assert "STAGE_PATH=" in line
 
 
-def test_forbidden_folder_is_a_problem(
+def test_recipe_folder_without_access_permission_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(path: Path) -> bool:
@@ -554,7 +558,7 @@ def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> Planne
         (("--gres=nvme:1,gpu:8(S:0-1)",), ""),
     ],
 )
-def test_request_for_gpus_is_found(
+def test_gpu_request_in_sbatch_options_or_script_is_accepted(
     options: tuple[str, ...], script: str, tmp_path: Path
 ) -> None:
     assert (
@@ -566,7 +570,9 @@ def test_request_for_gpus_is_found(
 @pytest.mark.parametrize(
     "options", [(), ("--gres=nvme:1",), ("--gres=none",), ("--exclusive",), ("-G", "0")]
 )
-def test_job_without_gpus_needs_gres(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_sbatch_job_without_a_gpu_request_suggests_gres_in_the_cluster_file(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
     """An exclusive job has GPUs, but its steps do not (seen on Slurm 22.05)."""
     (line,) = find_problems(sbatch(tmp_path, *options))
     assert (
@@ -655,7 +661,9 @@ def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
     assert "partition 'batch' accepts no jobs: it is down" in line
 
 
-def test_best_partition_is_assumed_by_default(tmp_path: Path) -> None:
+def test_job_without_a_partition_is_checked_against_the_largest_one(
+    tmp_path: Path,
+) -> None:
     job = sbatch(tmp_path)
     job = replace(
         job, spec=replace(job.spec, command=("sbatch", "--gres=gpu:8", "launch.sh"))
@@ -741,7 +749,9 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
 # --- text -----------------------------------------------------------------------------
 
 
-def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
+def test_problem_shared_by_several_configurations_is_listed_once(
+    tmp_path: Path,
+) -> None:
     jobs = [plan_job(tmp_path, 8 * count) for count in range(1, 27)]
     (tmp_path / "stage/nemo.sqsh").unlink()
     slurm, python = FakeSlurm(part(nodes=20)), FakePython()

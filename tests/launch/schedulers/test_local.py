@@ -86,7 +86,7 @@ def test_local_job_runs_as_a_process_of_this_machine(
     assert status.started <= status.ended
 
 
-def test_local_log_and_record_are_identified_later(
+def test_log_name_and_metadata_of_a_local_job_identify_its_configuration(
     journal: Journal, tmp_path: Path
 ) -> None:
     scheduler, job = start(journal, tmp_path, "echo hello")
@@ -131,7 +131,9 @@ def test_metadata_of_a_local_job_excludes_a_run_that_is_not_measured(
     )
 
 
-def test_record_contains_no_secret(journal: Journal, tmp_path: Path) -> None:
+def test_no_file_of_a_local_job_contains_a_secret(
+    journal: Journal, tmp_path: Path
+) -> None:
     environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", "hf_verysecret"))
     scheduler, job = start(
         journal, tmp_path, "true", environment=environment, secrets=("HF_TOKEN",)
@@ -164,7 +166,9 @@ def test_ended_job_is_not_cancelled(journal: Journal, tmp_path: Path) -> None:
     assert followed(scheduler, job).state == "COMPLETED"
 
 
-def test_job_killed_without_a_trace_failed(journal: Journal, tmp_path: Path) -> None:
+def test_local_job_killed_without_an_exit_code_counts_as_failed(
+    journal: Journal, tmp_path: Path
+) -> None:
     scheduler, job = start(journal, tmp_path, "kill -9 $PPID; kill -9 $$")
     status = followed(scheduler, job)
     assert (status.state, status.exit_code) == ("FAILED", "")

@@ -97,7 +97,7 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 0", 0), ("exit 125", 125), ("kill -SEGV $$", 139)]
 )
-def test_command_ends_with_its_exit_code_and_output(
+def test_exit_code_and_output_of_a_command_are_saved(
     folder: Folder, script: str, code: int
 ) -> None:
     assert folder.end("sh", "-c", f"cat; echo out; echo err >&2; {script}") == code
@@ -166,7 +166,7 @@ def test_command_runs_in_its_folder_and_session(folder: Folder) -> None:
     assert int(ignored, 16) & 0x7FFFFFFF == 0  # higher bits belong to the C library
 
 
-def test_command_keeps_no_file_of_the_caller(folder: Folder) -> None:
+def test_command_inherits_no_open_file_of_the_caller(folder: Folder) -> None:
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
     process = folder.start("sleep", "60")
@@ -307,7 +307,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize(
     ("when", "said", "code"), [("before", "", NEVER_RAN), ("after", "done\n", 0)]
 )
-def test_killed_caller_leaves_its_command_running_or_unstarted(
+def test_command_runs_completely_or_not_at_all_if_its_caller_is_killed(
     folder: Folder, when: str, said: str, code: int
 ) -> None:
     command = [sys.executable, "-c", KILLED, str(folder.path), when]
@@ -442,7 +442,9 @@ def test_unreaped_zombie_does_not_delay_stop(folder: Folder) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_stop_spares_a_slurm_job_it_submitted(folder: Folder) -> None:
+def test_stopping_a_command_spares_slurm_jobs_that_the_command_submitted(
+    folder: Folder,
+) -> None:
     process = folder.start(
         "sh", "-c", "SLURM_JOB_ID=7 setsid sleep 600 & sleep 0.1; echo pid $!"
     )
@@ -454,7 +456,7 @@ def test_stop_spares_a_slurm_job_it_submitted(folder: Folder) -> None:
 
 
 @pytest.mark.slow
-def test_process_that_does_not_end_is_named(
+def test_error_names_the_process_that_survives_sigkill(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = folder.start("sleep", "600")

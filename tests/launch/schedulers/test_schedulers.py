@@ -55,11 +55,13 @@ def test_unknown_launcher_is_refused_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("program", "via"), [("sbatch", "sbatch"), ("bash", HERE), ("./sbatch.sh", HERE)]
 )
-def test_typed_command_is_submitted_by_its_program(program: str, via: str) -> None:
+def test_launcher_of_a_custom_command_follows_from_its_program(
+    program: str, via: str
+) -> None:
     assert find_via(program) == via
 
 
-def test_remarks_on_a_node_name_their_source() -> None:
+def test_node_remark_states_the_slurm_command_as_its_source() -> None:
     def run(arguments: Sequence[str], **_: Any) -> CommandOutput:
         listed = "n1|root|Unknown|bad nvlink\n" if arguments[0] == "sinfo" else ""
         return CommandOutput(0, listed, "")
@@ -69,5 +71,5 @@ def test_remarks_on_a_node_name_their_source() -> None:
     assert (name_clusters(), name_jobs_inquiries()) == ("Slurm", "squeue --me")
 
 
-def test_only_the_local_scheduler_runs_here() -> None:
+def test_only_the_local_scheduler_runs_jobs_on_this_machine() -> None:
     assert [scheduler.is_local for scheduler in list_schedulers()] == [False, True]

@@ -71,7 +71,7 @@ def test_unreadable_log_is_read_again(cached_folder: CachedFolder) -> None:
 
 
 @pytest.mark.slow
-def test_cache_is_ignored_for_another_parser_or_definition(
+def test_cache_is_ignored_after_a_change_of_parser_or_log_definition(
     cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("re2")

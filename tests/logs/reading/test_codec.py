@@ -118,7 +118,9 @@ def test_every_field_of_a_packed_log_is_unpacked_unchanged() -> None:
         ("readings", (Path(),)),
     ],
 )
-def test_value_of_another_type_is_not_packed(field: str, value: object) -> None:
+def test_packing_a_log_field_of_the_wrong_type_raises_an_error(
+    field: str, value: object
+) -> None:
     log = dataclasses.replace(read_log(next(EXAMPLES.rglob("*.out"))), **{field: value})  # type: ignore[arg-type]
     with pytest.raises((TypeError, AttributeError)):
         pack([FileReading(FileToRead("/log", True), log, None)])
@@ -159,7 +161,7 @@ def damaged_trees(
 
 
 @pytest.mark.slow
-def test_unpacked_damaged_bytes_are_refused_or_well_typed() -> None:
+def test_damaged_packed_log_is_refused_or_unpacked_with_the_declared_types() -> None:
     """With any value in any place, only records of the declared types are unpacked."""
     log = read_log(next(EXAMPLES.rglob("*.out")))
     data = pack(
@@ -199,7 +201,7 @@ def test_unpacked_damaged_bytes_are_refused_or_well_typed() -> None:
 
 
 @pytest.mark.parametrize("count", [10**8, 10**30])
-def test_value_repeated_too_often_is_refused_early(
+def test_packed_repeat_count_beyond_the_limit_is_refused(
     count: int,
 ) -> None:
     data = pack([FileReading(FileToRead("/err", False), None, None)])
@@ -210,7 +212,7 @@ def test_value_repeated_too_often_is_refused_early(
         unpack(struct.pack("=Q", len(text)) + text)
 
 
-def test_packed_texts_that_equal_type_names_stay_texts() -> None:
+def test_strings_that_look_like_type_names_survive_packing_as_strings() -> None:
     records = tuple(
         CheckpointRecord(SAVE, 1, rank=name)
         for name in ("same", "Ending", "NaN", "null", "same")
@@ -294,7 +296,7 @@ def test_column_is_decoded_once_on_first_use() -> None:
         second.seconds = first.seconds  # type: ignore[misc]
 
 
-def test_steps_are_packed_in_any_order() -> None:
+def test_packed_steps_round_trip_in_any_order_of_the_logs() -> None:
     """Unpacked steps are packed from their bytes, together with new steps."""
     one, two, three = steps_again([evenly(3), evenly(4, first=9), evenly(5, first=99)])
     (other,) = steps_again([evenly(2, first=7)])

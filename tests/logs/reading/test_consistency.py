@@ -114,7 +114,9 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
     return read_file(FileToRead(str(log), is_log=True), (), with_state=True)
 
 
-def test_reading_of_an_unchanged_file_is_consistent(reading: FileReading) -> None:
+def test_cache_entry_of_an_unchanged_log_passes_the_consistency_check(
+    reading: FileReading,
+) -> None:
     for readings in ((), (cast("ParsedLog", reading.result),)):
         log = replace(
             cast("ParsedLog", reading.result), readings=readings, ending=end_at(1)
@@ -129,7 +131,7 @@ def test_reading_of_an_unchanged_file_is_consistent(reading: FileReading) -> Non
 
 
 @pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_reading_that_contradicts_itself_is_inconsistent(
+def test_parsed_log_with_contradicting_fields_fails_the_consistency_check(
     reading: FileReading, change: Change
 ) -> None:
     log = cast("ParsedLog", reading.result)

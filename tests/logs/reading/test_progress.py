@@ -39,7 +39,7 @@ def watched(isatty: bool, seconds: int, every: float) -> list[str]:
     return screen.lines
 
 
-def test_file_output_has_few_lines_and_total_time() -> None:
+def test_reading_progress_in_a_file_has_few_lines_and_the_total_time() -> None:
     lines = watched(isatty=False, seconds=7200, every=1)
     assert lines[0] == "llmbench: read 0 of 100 logs, 0 kB of 100 GB"
     assert lines[1] == "llmbench: read 0 of 100 logs, 0 kB of 100 GB"

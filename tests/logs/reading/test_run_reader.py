@@ -60,7 +60,7 @@ def said(logs: list[Path], reading_result: reading.Reading) -> list[object]:
 
 
 @pytest.mark.slow
-def test_workers_give_the_same_results(
+def test_worker_processes_parse_logs_like_the_main_process(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     two_workers: list[subprocess.Popen[bytes]],

@@ -133,7 +133,9 @@ def anywhere(
 
 
 @pytest.mark.slow
-def test_late_write_through_a_mapping_is_detected(anywhere: CachedFolder) -> None:
+def test_write_through_a_memory_mapping_after_caching_is_detected(
+    anywhere: CachedFolder,
+) -> None:
     """It changes no timestamp: on a disk while the page waits for write-back, in memory
     never."""
     for _ in range(5):  # once in a while the page was just written back
@@ -148,7 +150,7 @@ def test_late_write_through_a_mapping_is_detected(anywhere: CachedFolder) -> Non
 
 
 @pytest.mark.slow
-def test_large_log_is_not_cached_while_pages_may_change(
+def test_large_log_is_not_cached_while_memory_mapped_writes_may_be_pending(
     anywhere: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For as long as a page may wait for write-back; later only on a disk."""
@@ -242,7 +244,7 @@ def test_log_that_changes_during_reading_is_read_again(
 
 
 @pytest.mark.slow
-def test_cached_state_belongs_to_the_parsed_bytes(
+def test_log_swapped_during_parsing_is_read_again_in_the_next_session(
     cached_folder: CachedFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another log is at the path before and after the read, as a writer with a mapping

@@ -66,7 +66,7 @@ def test_members_have_paths_under_the_archive() -> None:
     assert result.listing.find_top() == ROOT
 
 
-def test_only_top_folder_represents_the_archive() -> None:
+def test_single_top_level_folder_is_the_root_of_the_archive() -> None:
     assert (
         opened(
             archive([("runs/a/x.out", b"1"), ("runs/y.out", b"1")])
@@ -249,7 +249,7 @@ def test_truncated_compressed_archive_is_reported(missing: int) -> None:
     )
 
 
-def test_archive_after_an_archive_is_reported() -> None:
+def test_archive_appended_to_another_archive_is_reported_as_unread() -> None:
     result = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
     assert notes(result.unreadable) == {
         "x.tar": "has data after its end, which are not read: pack the archive again"
@@ -266,7 +266,7 @@ def test_archive_changed_between_passes_raises_an_error() -> None:
         list(result.read([ROOT / "x.out"]))
 
 
-def test_small_metadata_files_of_an_archive_are_kept(
+def test_metadata_files_of_an_archive_are_readable_up_to_a_size_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(packed, "SMALL", 8)
@@ -381,7 +381,9 @@ def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     ],
     ids=["other files", "a folder in the place of a log", "a log", "an empty launch"],
 )
-def test_archive_without_a_log_is_listed(data: bytes, ignored: int) -> None:
+def test_archive_without_a_file_named_like_a_log_is_reported_as_ignored(
+    data: bytes, ignored: int
+) -> None:
     result = opened(data)
     assert [reason for _, reason in result.ignored] == [
         "an archive without a file named like a log"

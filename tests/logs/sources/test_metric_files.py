@@ -136,7 +136,7 @@ def test_truncated_event_file_is_flagged(cut: int) -> None:
     assert steps(log)[0][0] == 1
 
 
-def test_changed_byte_raises_an_error_or_is_harmless() -> None:
+def test_changed_byte_in_an_event_file_never_changes_the_steps_silently() -> None:
     """Checksums protect each frame. The file name does not matter."""
     data = run([0.5, 0.25])
     complete = repr(read(data).segments)
@@ -157,10 +157,12 @@ def test_damage_is_reported_with_its_offset() -> None:
         read(changed, size=7)
 
 
-def test_stated_record_length_allocates_no_memory() -> None:
+def test_giant_record_length_in_an_event_file_raises_an_error() -> None:
     length = struct.pack("<Q", 1 << 62)
     header = frame(length)[12:20] + frame(length)[-4:]
-    with pytest.raises(LogError, match="states a size of 4611686018427387904 bytes, expected at most"):
+    with pytest.raises(
+        LogError, match="states a size of 4611686018427387904 bytes, expected at most"
+    ):
         read(VERSION + header + bytes(100))
 
 
@@ -191,7 +193,7 @@ def test_invalid_events_raise_no_error(seed: int) -> None:
         b"\xff" * 30,
     ],
 )
-def test_invalid_value_gives_no_step(value: bytes) -> None:
+def test_invalid_scalar_in_an_event_file_gives_no_step_time(value: bytes) -> None:
     log = read(event_file(event(1, value), event(2, scalar("iteration-time", 0.5))))
     times = [
         seconds
@@ -292,7 +294,7 @@ def test_infinite_step_time_and_nan_loss_keep_their_steps() -> None:
     assert math.isnan(columns.loss[1])
 
 
-def test_metric_file_counts_as_converted_text(tmp_path: Path) -> None:
+def test_metric_file_is_classified_as_compressed(tmp_path: Path) -> None:
     for name, data in ((EVENTS, run([0.5])), ("metrics.csv", TABLE)):
         path = tmp_path / name
         path.write_bytes(data)

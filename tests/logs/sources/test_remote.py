@@ -109,7 +109,7 @@ def test_remote_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> No
         assert there.modified is not None
 
 
-def test_given_remote_file_is_a_log_whatever_its_name(memory: Any) -> None:
+def test_remote_file_given_by_url_is_read_as_log_whatever_its_name(memory: Any) -> None:
     memory.pipe({"/runs/a.txt": b"x", "/runs/b.out": b"y"})
     (run,) = find_runs([to_path("memory://runs/a.txt")], Stores()).runs
     assert run.attempts[0].log == to_path("memory://runs/a.txt")

@@ -280,7 +280,7 @@ def test_loss_chart_describes_the_first_non_finite_step() -> None:
     assert chart.key == "\N{MULTIPLICATION X} not finite"
 
 
-def test_trained_run_has_no_loss_chart() -> None:
+def test_run_without_loss_values_has_no_loss_chart() -> None:
     assert (
         draw_loss(
             told(steps={"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}), "loss"

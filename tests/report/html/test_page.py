@@ -119,7 +119,9 @@ def test_documented_configurations_without_a_run_are_one_line() -> None:
 
 
 @pytest.mark.slow
-def test_page_policy_allows_only_its_own_style_and_script(page: str) -> None:
+def test_content_security_policy_of_the_page_allows_only_its_style_and_script(
+    page: str,
+) -> None:
     (policy,) = (
         meta["content"] for meta in Parsed(page).of("meta") if meta.get("http-equiv")
     )

@@ -79,7 +79,7 @@ NAMES = (
 )
 @example(folders=["\n"], files=["log-\x1b[31m_1.out"])
 @example(folders=["\udcff"], files=["log-\udcff_1.out"])
-def test_folder_of_any_name_is_read_or_ignored(
+def test_folders_and_files_of_any_name_yield_unique_printable_run_ids(
     folders: list[str], files: list[str]
 ) -> None:
     with tempfile.TemporaryDirectory() as root:

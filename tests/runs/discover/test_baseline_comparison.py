@@ -539,7 +539,7 @@ def test_run_without_facts_is_matched_by_path() -> None:
         ),
     ],
 )
-def test_absence_of_a_fact_that_is_printed_only_if_used_is_a_difference(
+def test_feature_line_in_only_one_of_run_and_baseline_prevents_a_match(
     before: str, now: str, matches: bool
 ) -> None:
     assert (

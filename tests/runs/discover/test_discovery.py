@@ -109,7 +109,9 @@ def test_slurm_output_is_log_if_job_has_none(
     ]
 
 
-def test_slurm_output_is_attached_to_launched_log(tree: Tree) -> None:
+def test_slurm_output_becomes_standard_error_of_the_log_named_by_the_launcher(
+    tree: Tree,
+) -> None:
     """A duplicate of the log under another name neither gets the output nor prevents
     it."""
     name = "nemo_grok1_314b_512_8_0.out"
@@ -284,7 +286,9 @@ def test_compressed_logs_are_attempts_of_their_job(
     )
 
 
-def test_two_logs_of_one_attempt_are_two_runs(tree: Tree) -> None:
+def test_two_logs_with_the_same_job_id_and_attempt_number_are_two_runs(
+    tree: Tree,
+) -> None:
     assert len(find_runs([tree(["log-x_12.out", "log-x_12_0.out"])]).runs) == 2
 
 
@@ -296,7 +300,7 @@ def test_two_logs_of_one_attempt_are_two_runs(tree: Tree) -> None:
         (("stderr.log",), "stderr.log", None),
     ],
 )
-def test_local_executor_run_is_combined_log(
+def test_log_of_a_local_executor_run_is_the_combined_log_of_rank_0(
     tree: Tree, files: tuple[str, ...], log: str, err: str | None
 ) -> None:
     folder = f"experiments/{NAME}/{NAME}_1744407969/{NAME}/nemo_run/job-x1/{NAME}"
@@ -327,7 +331,7 @@ FOLDERS = Path(LOG).parents
         (FOLDERS[2], LOG),
     ],
 )
-def test_unattributed_file_near_log_gets_no_hints(
+def test_log_of_unrelated_name_beside_a_run_is_not_described_by_folder_names(
     tree: Tree, folder: Path, log: str
 ) -> None:
     """An unrelated file must not be taken for the run in whose folder it is."""
@@ -343,7 +347,7 @@ def test_unattributed_file_near_log_gets_no_hints(
     assert {len(run.hints) for run in find_runs([named]).runs} == {4}
 
 
-def test_unattributed_file_without_log_below_keeps_hints(
+def test_log_of_unrelated_name_is_described_by_folder_names_without_other_logs(
     tree: Tree,
 ) -> None:
     """Otherwise a job that left only such a file would be ignored."""
@@ -356,7 +360,9 @@ def test_unattributed_file_without_log_below_keeps_hints(
         }
 
 
-def test_file_keeps_hints_above_other_experiment(tree: Tree) -> None:
+def test_log_beside_a_nested_experiment_is_described_by_its_own_folder_names(
+    tree: Tree,
+) -> None:
     inner = f"{NAME}_1/experiments/pretrain_x_8b_fp8_8/log-x_8_0.out"
     runs = find_runs([tree([inner, f"{NAME}_1/tuesday.out"])]).runs
     assert {
@@ -579,7 +585,7 @@ def test_names_with_any_characters_are_read(tree: Tree, part: str) -> None:
         (LOG, {}),
     ],
 )
-def test_folders_above_a_layout_add_only_missing_hints(
+def test_folders_above_a_layout_add_gpu_type_and_release_only_if_missing(
     tree: Tree, path: str, expected: dict[str, str]
 ) -> None:
     """A run on another GPU must not be taken for the only GPU that has a baseline."""
@@ -599,7 +605,7 @@ def test_folders_above_a_layout_add_only_missing_hints(
 # --- ids ------------------------------------------------------------------------------
 
 
-def test_ids_are_short_unique_and_relative(tree: Tree) -> None:
+def test_run_ids_are_unique_and_contain_no_absolute_path(tree: Tree) -> None:
     root = tree(
         [
             LOG,
@@ -674,7 +680,7 @@ RESULTS_FOLDER = "results/24.11/bf16/314b/512"
         ),
     ],
 )
-def test_run_is_excluded_by_its_evidence_only(
+def test_run_is_excluded_only_by_profiler_or_trace_evidence_of_the_same_job(
     tree: Tree, files: list[str], expected: Reason | None
 ) -> None:
     run = get_only_run(find_runs([tree(files)]))
@@ -682,7 +688,7 @@ def test_run_is_excluded_by_its_evidence_only(
     assert bool(run.excluded_because) is (expected is not None)
 
 
-def test_report_without_job_id_excludes_no_shared_run(
+def test_nsys_report_without_job_id_excludes_no_run_of_a_shared_folder(
     tree: Tree,
 ) -> None:
     reports = ["profile_0.nsys-rep", "g-8b-bf16_8g_9_0_0.nsys-rep"]
@@ -693,7 +699,7 @@ def test_report_without_job_id_excludes_no_shared_run(
     }
 
 
-def test_report_without_job_id_is_unattributed_near_other_logs(
+def test_nsys_report_without_job_id_excludes_a_given_log_only_without_other_logs(
     tree: Tree,
 ) -> None:
     root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])
@@ -703,13 +709,15 @@ def test_report_without_job_id_is_unattributed_near_other_logs(
     assert get_only_run(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
 
 
-def test_report_in_nsys_folder_excludes_given_log(tree: Tree) -> None:
+def test_nsys_report_in_a_subfolder_excludes_a_run_given_by_its_log(tree: Tree) -> None:
     root = tree(["log-x_8_0.out", "log-x_9_0.out", "nsys/m-8b-bf16_8g_8_0_0.nsys-rep"])
     assert get_only_run(find_runs([root / "log-x_8_0.out"])).excluded is Reason.PROFILED
     assert get_only_run(find_runs([root / "log-x_9_0.out"])).excluded is None
 
 
-def test_report_excludes_job_by_complete_id_in_name(tree: Tree) -> None:
+def test_nsys_report_excludes_the_run_whose_complete_job_id_is_in_its_name(
+    tree: Tree,
+) -> None:
     logs = [f"log-x_{job}_0.out" for job in (38866, 388660, 7)]
     runs = find_runs(
         [tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]
@@ -718,7 +726,9 @@ def test_report_excludes_job_by_complete_id_in_name(tree: Tree) -> None:
 
 
 @pytest.mark.parametrize("logs", [[LOG], []])
-def test_run_keeps_hints_if_metadata_is_broken(tree: Tree, logs: list[str]) -> None:
+def test_run_is_described_by_folder_names_if_its_metadata_is_not_valid_yaml(
+    tree: Tree, logs: list[str]
+) -> None:
     root = tree(
         {
             **dict.fromkeys(logs, ""),
@@ -734,7 +744,9 @@ def test_run_keeps_hints_if_metadata_is_broken(tree: Tree, logs: list[str]) -> N
     ]
 
 
-def test_metadata_belongs_to_only_run_without_job_id(tree: Tree) -> None:
+def test_metadata_belongs_to_the_only_launched_log_without_job_id_in_its_folder(
+    tree: Tree,
+) -> None:
     release = make_metadata(workload_info={"gsw_version": "25.05.04"})
     root = tree({f"{INNER}/log-{NAME}.out": "", f"{INNER}/llmb-config_5.yaml": release})
     run = get_only_run(find_runs([root]))
@@ -905,7 +917,7 @@ def test_given_file_adds_no_neighbouring_runs(tree: Tree) -> None:
         ("results/20250411_144618/bf16/314b/512/log-x_8_0.out", "", "20250411_144618"),
     ],
 )
-def test_only_experiment_folders_date_a_run(
+def test_start_time_is_read_from_experiment_folders_and_not_from_their_parents(
     tree: Tree, path: str, started: str, dated: str
 ) -> None:
     """Parent folders and bare days are weaker than the log's own timestamp."""
@@ -947,7 +959,7 @@ def build_of(tree: Tree, *, folder: str = NAME, **sections: Any) -> tuple[str, .
     return get_only_run(find_runs([root])).build
 
 
-def test_build_is_independent_of_order(
+def test_build_does_not_depend_on_the_order_of_metadata_keys_and_images(
     tree: Tree,
 ) -> None:
     versions = {"fw_version": "25.04.01", "gsw_version": "26.06.00"}
@@ -996,7 +1008,9 @@ def test_folders_of_any_depth_are_read(tree: Tree) -> None:
     "name",
     ["log-grok1_314b_128_2_0.out", "runs.tar.gz", "metrics.csv", "llmb-config_2.yaml"],
 )
-def test_empty_folder_named_like_file_is_listed(tree: Tree, name: str) -> None:
+def test_empty_folder_named_like_a_log_is_listed_as_ignored_and_possibly_newer(
+    tree: Tree, name: str
+) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     (root / name).mkdir()
     (root / "empty").mkdir()
@@ -1007,7 +1021,7 @@ def test_empty_folder_named_like_file_is_listed(tree: Tree, name: str) -> None:
     assert [path.name for path, _, _ in discovery.hidden] == [name]
 
 
-def test_fifo_named_like_log_may_be_newer_run(tree: Tree) -> None:
+def test_fifo_named_like_a_log_is_reported_as_a_possible_newer_run(tree: Tree) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     os.mkfifo(root / "log-grok1_314b_128_2_0.out")
     discovery = find_runs([root])
@@ -1027,7 +1041,9 @@ def test_sparse_archive_is_unreadable(tree: Tree) -> None:
     ] == [("e.tar", True)]
 
 
-def test_given_chain_of_links_is_unreadable(tmp_path: Path) -> None:
+def test_too_long_chain_of_symbolic_links_is_reported_as_unreadable(
+    tmp_path: Path,
+) -> None:
     link_chain(tmp_path, 1200)
     discovery = find_runs([tmp_path / "1100.link"])
     assert [reason for _, reason in discovery.unreadable] == [

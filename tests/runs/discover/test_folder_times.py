@@ -74,7 +74,7 @@ def test_timestamp_in_a_name_is_epoch_or_date_and_time(
         ((), "", ""),
     ],
 )
-def test_start_is_read_from_the_innermost_folder_name_and_a_day_only_dates_it(
+def test_start_time_is_read_from_the_innermost_folder_name_that_contains_a_time(
     folders: tuple[str, ...], started: str, dated: str
 ) -> None:
     for name, dating in (

@@ -291,7 +291,9 @@ def test_run_is_identified_by_all_sources(
     assert identity.because
 
 
-def test_ignored_release_is_reported() -> None:
+def test_release_of_the_run_that_the_baseline_release_option_overrides_is_reported() -> (
+    None
+):
     identity = identify_run(
         make_run(make_all_fields(GROK_GB200, release="26.06.00")),
         baseline_release="25.05",
@@ -312,7 +314,7 @@ def test_ignored_release_is_reported() -> None:
         ("25.05", "25.05"),
     ],
 )
-def test_patch_release_with_own_document_is_preferred(
+def test_baseline_of_the_exact_patch_release_is_preferred_if_one_exists(
     stated: str, expected: str
 ) -> None:
     """Any other patch release belongs to its release."""
@@ -328,7 +330,7 @@ def test_patch_release_with_own_document_is_preferred(
     assert identity.key == replace(GROK_GB200, release=expected)
 
 
-def test_baseline_of_another_configuration_with_the_exact_release_hides_no_match() -> (
+def test_run_matches_its_minor_release_if_the_patch_release_lacks_its_configuration() -> (
     None
 ):
     patch = make_recipe(
@@ -410,7 +412,7 @@ def test_contradicting_sources_match_no_baseline(
         ),
     ],
 )
-def test_run_may_belong_to_keys_that_fit_one_of_two_contradicting_values(
+def test_run_may_belong_to_baselines_that_fit_either_of_two_contradicting_values(
     fields: dict[str, Any], more: dict[str, str], candidates: tuple[Key, ...]
 ) -> None:
     """Other configurations are not in doubt.
@@ -518,7 +520,7 @@ def test_options_do_not_override_stated_fields(
     check_unmatched(identify_run(make_run(stated), *logs, **options), differs)
 
 
-def test_unknown_release_suggests_nearest_and_option() -> None:
+def test_message_on_an_unknown_release_names_nearest_baselines_and_the_option() -> None:
     identity = identify_run(make_run(make_all_fields(GROK_H100, release="26.06.00")))
     assert identity.because == (
         "release 26.06.00 has no baseline; nearest: grok1_314b-25.05-h100-bf16-512 (release),"
@@ -554,7 +556,7 @@ def test_misspelt_recipe_suggests_nearest_name() -> None:
         ),
     ],
 )
-def test_run_may_belong_only_to_the_keys_that_differ_least(
+def test_unmatched_run_may_belong_only_to_the_baselines_that_differ_least(
     fields: dict[str, Any], expected: tuple[Key, ...]
 ) -> None:
     assert identify_run(make_run(fields)).may_be == tuple(sorted(expected))
@@ -579,7 +581,9 @@ def test_run_may_belong_only_to_the_keys_that_differ_least(
         ),
     ],
 )
-def test_unreadable_run_may_be_any_fitting_key(path: str, expected: set[Key]) -> None:
+def test_unreadable_run_may_belong_to_any_baseline_that_fits_its_path(
+    path: str, expected: set[Key]
+) -> None:
     identity = identify_run(
         RunFiles("x", Path(path), (), read_path_hints(Path(path).parts))
     )
@@ -675,7 +679,7 @@ WORK = compute_tflops(LLAMA, 128)
         ),
     ],
 )
-def test_content_matches_only_if_all_facts_agree(
+def test_run_without_a_telling_name_matches_only_if_batch_steps_and_tflops_agree(
     run_files: RunFiles, logs: list[ParsedLog], expected: Key | None
 ) -> None:
     identity = identify_run(run_files, *logs)
@@ -683,7 +687,7 @@ def test_content_matches_only_if_all_facts_agree(
     assert expected is None or "recipe" in identity.assumed
 
 
-def test_content_resolves_ambiguous_names() -> None:
+def test_batch_size_in_the_log_decides_between_baselines_of_the_same_name() -> None:
     strong = replace(LLAMA, scaling="strong")
     recipes = (
         make_recipe(
@@ -730,7 +734,7 @@ def test_content_resolves_ambiguous_names() -> None:
     )
 
 
-def test_baseline_of_other_task_needs_stated_task() -> None:
+def test_fine_tuning_baseline_matches_only_a_run_that_states_this_task() -> None:
     tuned = replace(LLAMA, task="finetune")
     recipes = (make_recipe("25.04", "nemo2", "experiments", make_baseline(tuned, 128)),)
     assert identify_run(make_run(make_all_fields(LLAMA)), recipes=recipes).key is None
@@ -742,7 +746,9 @@ def test_baseline_of_other_task_needs_stated_task() -> None:
     )
 
 
-def test_baselines_of_one_key_are_one_candidate() -> None:
+def test_published_and_recorded_baseline_of_one_configuration_are_one_candidate() -> (
+    None
+):
     recorded = make_baseline(LLAMA, 128, kind=BaselineKind.RECORDED)
     recipes = (*RECIPES, make_recipe("25.04", "nemo2", "", recorded))
     assert identify_run(make_run(make_all_fields(LLAMA)), recipes=recipes).key == LLAMA
@@ -828,7 +834,7 @@ PLAIN = replace(GROK_128, dtype="fp8")
         (CS, {"dtype": "bf16", "variant": "cs"}, False),
     ],
 )
-def test_fp8_recipe_matches_only_baseline_naming_it(
+def test_run_and_baseline_have_to_state_the_same_fp8_recipe(
     key: Key, said_of_it: dict[str, str], fits: bool
 ) -> None:
     known = (make_recipe("25.05", "nemo2", "workloads", make_baseline(key, 256)),)
@@ -843,7 +849,7 @@ def test_fp8_recipe_matches_only_baseline_naming_it(
     )
 
 
-def test_plain_fp8_in_metadata_is_compatible_with_recipe() -> None:
+def test_plain_fp8_in_metadata_does_not_contradict_an_fp8_recipe_in_the_name() -> None:
     known = (
         make_recipe(
             "25.05",

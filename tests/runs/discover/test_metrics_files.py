@@ -36,13 +36,17 @@ def find_logs(*paths: Path) -> dict[str, list[str]]:
         "events.out.tfevents.17.node.1",
     ],
 )
-def test_metrics_are_run_without_log(tmp_path: Path, name: str) -> None:
+def test_metrics_file_in_a_folder_without_logs_is_a_run(
+    tmp_path: Path, name: str
+) -> None:
     write(tmp_path, f"a/{name}", "a/config.json", "b/other.jsonl")
     assert list(find_logs(tmp_path).values()) == [[name]]
 
 
 @pytest.mark.parametrize("log", ["train.out", "a/train.log", "b/c/slurm-1.out"])
-def test_metrics_next_to_logs_are_listed_separately(tmp_path: Path, log: str) -> None:
+def test_metrics_file_near_a_log_is_listed_apart_from_the_runs(
+    tmp_path: Path, log: str
+) -> None:
     write(tmp_path, "a/trainer_state.json", log)
     discovery = find_runs([tmp_path])
     assert [
@@ -100,7 +104,7 @@ def test_file_of_another_name_is_no_metrics_file(name: str) -> None:
     assert not is_metrics(name)
 
 
-def test_event_files_of_folder_are_attempts(tmp_path: Path) -> None:
+def test_event_files_of_one_folder_are_the_attempts_of_one_run(tmp_path: Path) -> None:
     """A restart writes another file, whose name begins with the time."""
     write(
         tmp_path,

@@ -264,7 +264,7 @@ WORDS = [
     st.lists(st.sampled_from(WORDS), max_size=5),
     st.sampled_from(["", "_0", "_31"]),
 )
-def test_number_meaning_depends_on_position_not_length(
+def test_short_and_long_job_number_in_a_name_are_parsed_alike(
     head: str, words: list[str], restart: str
 ) -> None:
     """Long trailing numbers are removed before parsing, short ones are parsed with the
@@ -283,7 +283,7 @@ def strip_long_numbers(parsed: Experiment | LogName | None) -> str:
     return repr(parsed).replace("1234567", "7")
 
 
-def test_folder_distinguishes_gpus_from_job() -> None:
+def test_folder_name_tells_number_of_gpus_from_job_id_in_a_log_name() -> None:
     """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out` with an unusual
     size."""
     assert (

@@ -47,7 +47,7 @@ def test_dates_and_job_numbers_in_paths_are_generalised(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_path_components_that_distinguish_configurations_are_kept(name: str) -> None:
+def test_sizes_and_settings_in_path_components_are_not_generalised(name: str) -> None:
     assert generalise(name) == name
 
 
@@ -128,7 +128,7 @@ def test_random_torchrun_folder_is_generalised(launch: str) -> None:
         "b/x2/train.log",
     ],
 )
-def test_run_at_another_path_does_not_match(path: str) -> None:
+def test_path_pattern_of_a_baseline_matches_no_other_path(path: str) -> None:
     assert matches("b/x/train.log", path.split("/")) is (path == "a/b/x/train.log")
 
 
@@ -155,5 +155,7 @@ def test_number_placeholder_of_a_path_pattern_matches_digits_only() -> None:
         ("llama/run_7/train.log", ""),
     ],
 )
-def test_job_number_is_unique_in_nearest_name(path: str, number: str) -> None:
+def test_job_number_is_read_from_the_nearest_path_component_if_unambiguous(
+    path: str, number: str
+) -> None:
     assert find_job_number(path.split("/")) == number

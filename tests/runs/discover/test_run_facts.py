@@ -49,7 +49,7 @@ def test_number_of_steps_is_a_fact_only_if_certain(
     )
 
 
-def test_growing_batch_has_its_last_size() -> None:
+def test_batch_size_of_a_run_with_growing_batch_is_the_last_one() -> None:
     grows = segment(steps(global_batch_size=np.where(np.arange(50) < 10, 16.0, 32.0)))
     assert collect(log(grows))["batch of the steps"] == ("32", "its steps")
     assert "batch of the steps" not in collect(
@@ -65,7 +65,9 @@ def test_growing_batch_has_its_last_size() -> None:
         ("18734", "run of job 18734", "run of job #"),
     ],
 )
-def test_size_equal_to_job_id_is_kept(job_id: str, size: str, fact: str) -> None:
+def test_batch_size_equal_to_the_job_id_is_not_generalised(
+    job_id: str, size: str, fact: str
+) -> None:
     part = replace(
         segment(steps()), stated=(Statement(StatedField.MICRO_BATCH, size, 5),)
     )

@@ -44,7 +44,9 @@ from pytest_llmbench.runs.discover.unfinished_files import (
         ("slurm-1051.out.bak", "slurm-1051.out"),
     ],
 )
-def test_final_name_is_log_name(name: str, final: str) -> None:
+def test_log_name_is_derived_from_the_name_of_a_partial_or_renamed_copy(
+    name: str, final: str
+) -> None:
     assert get_final_name(name) == final
 
 
@@ -80,7 +82,7 @@ def test_final_name_is_log_name(name: str, final: str) -> None:
         ),
     ],
 )
-def test_files_that_are_not_unfinished_have_no_final_name(name: str) -> None:
+def test_complete_or_unrelated_file_is_no_partial_copy_of_a_log(name: str) -> None:
     assert get_final_name(name) == ""
 
 
@@ -97,7 +99,9 @@ def test_existing_log_hides_its_renamed_files() -> None:
     assert find_unfinished(names, names[1:4]) == [*names[1:4], names[5]]
 
 
-def test_hidden_files_are_dated(tmp_path: Path) -> None:
+def test_partial_log_and_broken_link_are_reported_as_possible_newer_logs(
+    tmp_path: Path,
+) -> None:
     when = datetime(2026, 11, 22, tzinfo=UTC)
     for name in ("slurm-1.out", "slurm-1.out.part", "slurm-2.out.part"):
         (tmp_path / name).touch()

@@ -107,7 +107,7 @@ def test_innermost_layout_describes_run(
         ("/x/1744407969", ()),
     ],
 )
-def test_experiment_folders_begin_with_its_name(
+def test_experiment_path_begins_at_the_folder_named_like_the_experiment(
     path: str, expected: tuple[str, ...]
 ) -> None:
     assert find_layout(PurePosixPath(path).parts).experiment == expected
@@ -137,7 +137,7 @@ def test_contradicting_folders_all_yield_hints() -> None:
         ("/lustre/nemo-25.04/2025.05.04/runs", {}),
     ],
 )
-def test_folders_above_a_layout_name_gpu_type_and_release(
+def test_gpu_type_and_release_are_read_from_folder_names_above_the_layout(
     path: str, expected: dict[str, str]
 ) -> None:
     assert {

@@ -128,7 +128,7 @@ def test_container_tag_is_mapped_to_release(tag: str, release: str) -> None:
     assert name_release(tag, RELEASES) == release
 
 
-def test_name_without_size_is_experiment() -> None:
+def test_megatron_bridge_name_without_model_size_is_parsed_as_an_experiment() -> None:
     """A failed job of it must not be skipped."""
     experiment = read_experiment("pretrain_deepseek_v3_fp8_mx_gpus256_gb300")
     assert experiment is not None
@@ -258,7 +258,7 @@ def test_unrelated_script_is_ignored() -> None:
     ) == {"recipe": {"megatron_bridge"}}
 
 
-def test_configuration_is_read_and_proxy_detected() -> None:
+def test_saved_configuration_states_parallelism_and_changed_number_of_layers() -> None:
     facts = collect(
         Companions(configuration=DUMP), "pretrain_llama3_70b_fp8_mx_gpus64_gb300"
     )

@@ -190,7 +190,7 @@ def test_build_contains_versions_and_images(text: str, expected: set[str]) -> No
         ),
     ],
 )
-def test_metadata_excludes_a_run_only_if_it_says_profiled_or_traced(
+def test_metadata_excludes_runs_that_were_profiled_traced_or_loaded_a_checkpoint(
     text: str, expected: Reason | None
 ) -> None:
     assert parse_and_interpret(text).excluded == expected

@@ -158,7 +158,7 @@ def write(stage: Path, *lines: str) -> Path:
         "a later run in the same allocation",
     ],
 )
-def test_file_in_parent_folder_excludes_listed_jobs(
+def test_marker_in_a_parent_folder_excludes_the_jobs_listed_in_it(
     stage: Path, lines: list[str], excluded: set[str]
 ) -> None:
     """A job that may have started and has no known id excludes all logs since then."""
@@ -231,20 +231,26 @@ def test_empty_marker_lists_no_run(stage: Path, content: str) -> None:
     assert find_marker_problems(stage) == {}
 
 
-def test_readable_lines_of_damaged_marker_count(stage: Path) -> None:
+def test_readable_lines_of_a_damaged_marker_still_exclude_their_jobs(
+    stage: Path,
+) -> None:
     write(stage, f"t1 {NOW} 1", "garbage")
     assert find_excluded(stage) == {"1"}
     assert len(find_runs([stage]).unreadable_marks) == 1
 
 
 @pytest.mark.parametrize("cut", ["t1 17", "t1", "t"])
-def test_later_line_completes_truncated_line(stage: Path, cut: str) -> None:
+def test_truncated_marker_line_is_ignored_if_a_later_line_completes_it(
+    stage: Path, cut: str
+) -> None:
     write(stage, cut, f"t1 {NOW} 1")
     assert find_excluded(stage) == {"1"}
     assert not find_runs([stage]).unreadable_marks
 
 
-def test_pending_marker_contains_start(stage: Path) -> None:
+def test_run_contains_start_of_a_pending_trial_whose_marker_lacks_the_job_id(
+    stage: Path,
+) -> None:
     write(stage, f"t1 {LONG_AGO}", f"t2 {NOW}", f"t3 {LATER}", f"t4 {NOW} 2")
     runs = {run.job_id: run for run in find_runs([stage]).runs}
     assert runs["1"].trial_pending_since == datetime.fromtimestamp(NOW, UTC)

@@ -214,7 +214,9 @@ def test_run_with_a_single_attempt_has_no_note_on_attempts() -> None:
     assert [attempt.judged for attempt in measurement.attempts] == [True]
 
 
-def test_attempts_without_steps_are_listed() -> None:
+def test_attempts_without_steps_are_listed_in_the_measurement_with_their_ending() -> (
+    None
+):
     attempts = measure_logs(log(ending=KILLED), log()).attempts
     assert [
         (attempt.ended, attempt.line, attempt.last_step) for attempt in attempts

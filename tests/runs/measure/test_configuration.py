@@ -121,7 +121,7 @@ RATE = TOKENS / 128 / 7.325
     (1, 1.05, False),  # not visible with one digit
     (2, 1.5, True), (3, 1.05, True), (9, 1.05, True), (1, 2.0, True), (2, 0.5, True),
 ])  # fmt: skip
-def test_rate_is_compared_within_its_rounding(
+def test_tokens_per_second_reveal_another_batch_size_beyond_their_rounding(
     digits: int, factor: float, wrong: bool
 ) -> None:
     measurement = measure_rates(RATE * factor, digits)
@@ -222,7 +222,7 @@ def test_run_with_many_padding_tokens_is_noted() -> None:
     assert "padded" not in {note.code for note in SAME["some padding"]().notes}
 
 
-def test_switched_profiler_excludes_run() -> None:
+def test_run_whose_log_says_that_a_profiler_was_switched_on_is_excluded() -> None:
     excluded = measure_statements((StatedField.PROFILER, "switched")).excluded
     assert excluded is not None
     assert (excluded.reason, excluded.line) == (Reason.PROFILED, 1)

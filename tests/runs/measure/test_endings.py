@@ -94,7 +94,9 @@ def test_unreadable_log_is_not_reported_as_stepless() -> None:
         (IN_ERR, Reason.INCOMPLETE),
     ],
 )
-def test_recent_log_is_running_unless_it_ended(ending: Ending, reason: Reason) -> None:
+def test_incomplete_run_with_a_recent_log_is_running_unless_an_error_ended_it(
+    ending: Ending, reason: Reason
+) -> None:
     assert (
         find_first_problem(
             run(log(CUT, ending=ending), modified=NOW - timedelta(minutes=2))
@@ -106,7 +108,7 @@ def test_recent_log_is_running_unless_it_ended(ending: Ending, reason: Reason) -
 @pytest.mark.parametrize(
     ("line", "problems"), [(149, [Reason.INCOMPLETE]), (151, []), (0, [])]
 )
-def test_failed_start_is_not_hidden_by_finished_run(
+def test_run_is_invalid_if_a_process_started_after_its_last_step_fails(
     line: int, problems: list[Reason]
 ) -> None:
     measured = measure(

@@ -84,7 +84,7 @@ def test_window_contains_only_whole_logging_intervals(
     assert all(problem.line > 100 for problem in problems)
 
 
-def test_lost_line_outside_the_window_suggests_no_logging_interval() -> None:
+def test_lost_line_is_not_described_as_a_logging_interval() -> None:
     """Where times come from time stamps, the step after a lost line is the mean of
     two."""
     index = np.array([1, 2, *range(4, 11)])
@@ -98,7 +98,9 @@ def test_lost_line_outside_the_window_suggests_no_logging_interval() -> None:
     assert not measure_steps(columns, replace(make_baseline(3, 10), steps=10)).problems
 
 
-def test_lost_line_and_straddling_interval_are_distinguished() -> None:
+def test_problems_distinguish_lost_lines_from_intervals_across_the_window_border() -> (
+    None
+):
     columns = means_of(10, [7.0] * 5)
     lost = Steps(
         **{
@@ -113,7 +115,7 @@ def test_lost_line_and_straddling_interval_are_distinguished() -> None:
     ]
 
 
-def test_mean_is_weighted_by_its_steps() -> None:
+def test_printed_mean_is_weighted_by_the_number_of_its_steps() -> None:
     columns = steps([8.0, 6.0], index=np.array([10, 40]), mean_of=np.array([10, 30]))
     measurement = measure_steps(columns, replace(make_baseline(1, 40), steps=40))
     assert measurement.statistic_seconds == pytest.approx((8.0 * 10 + 6.0 * 30) / 40)
@@ -124,7 +126,7 @@ def test_mean_is_weighted_by_its_steps() -> None:
     )
 
 
-def test_mean_replaces_step_that_it_contains() -> None:
+def test_printed_mean_replaces_an_earlier_time_of_a_step_that_it_includes() -> None:
     """After step 1 Megatron-Bridge prints the mean of steps 1 and 2: step 1 must not
     count twice."""
     columns = steps([30.0, 18.5, 7.0, 7.0], first=1, mean_of=np.array([1, 2, 1, 1]))
@@ -200,7 +202,7 @@ widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 @pytest.mark.slow
 @given(widths, st.data())
-def test_mean_of_means_equals_mean_of_steps(
+def test_weighted_mean_of_interval_means_equals_mean_of_single_steps(
     widths: list[int], data: st.DataObject
 ) -> None:
     single = np.array(

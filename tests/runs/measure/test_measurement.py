@@ -45,7 +45,7 @@ def measure_run(content: Run) -> Measurement:
     return measure(content, BASELINE, NOW)
 
 
-def test_run_with_contradicted_times_is_invalid() -> None:
+def test_run_whose_step_times_contradict_its_progress_bar_is_invalid() -> None:
     measurement = measure_run(run(log(replace(segment(), doubt="the bar shows more"))))
     assert [
         (problem.reason, problem.text, problem.line) for problem in measurement.problems
@@ -146,7 +146,7 @@ def test_checkpoint_times_are_metrics() -> None:
     assert "checkpoint_save_dispatch_seconds" not in result
 
 
-def test_dispatch_time_is_no_save_time() -> None:
+def test_dispatch_time_of_an_asynchronous_save_is_no_save_time() -> None:
     save = CheckpointRecord(CheckpointAction.SAVE, 150, 0.1, dispatched=True)
     result = {
         one.name: one.value
@@ -169,7 +169,7 @@ def test_saves_of_all_ranks_count_once() -> None:
     )
 
 
-def test_only_judged_segments_checkpoints_count() -> None:
+def test_checkpoint_times_of_segments_that_are_not_judged_are_ignored() -> None:
     saves = [
         CheckpointRecord(CheckpointAction.SAVE, 90, 80.0, part=1),
         CheckpointRecord(CheckpointAction.SAVE, 290, 4.0, part=2),
@@ -224,7 +224,7 @@ def test_unreadable_later_attempt_is_a_problem() -> None:
         )
 
 
-def test_requested_other_release_is_noted() -> None:
+def test_run_of_another_release_than_the_requested_baseline_is_noted() -> None:
     notes = measure_run(
         run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))
     ).notes
@@ -260,7 +260,7 @@ def test_only_steps_of_the_window_are_averaged() -> None:
     assert len(measurement.window_seconds) == 34
 
 
-def test_window_keeps_step_numbers_and_lines() -> None:
+def test_measurement_contains_step_numbers_and_log_lines_of_the_window() -> None:
     unit = np.full(50, 0.001)
     unit[[10, 20]] = 10.0, 0.01
     measurement = measure_run(run(log(segment(steps(resolution_seconds=unit)))))
@@ -273,7 +273,7 @@ def test_window_keeps_step_numbers_and_lines() -> None:
 @pytest.mark.parametrize(
     ("first", "width", "leak"), [(5, 5, 0), (7, 5, 111), (0, 12, 111)]
 )
-def test_warm_up_in_windows_moving_means_is_noted(
+def test_first_step_that_leaks_into_moving_means_of_the_window_is_noted(
     first: int, width: int, leak: int
 ) -> None:
     """Step k of means of w contains the first step of its segment if k < first + w."""
@@ -481,7 +481,7 @@ def test_mismatching_tokens_reveal_another_configuration(
     assert measurement.valid is valid
 
 
-def test_profiled_traced_and_load_runs_are_excluded() -> None:
+def test_profiled_traced_and_checkpoint_load_runs_are_excluded_from_judgement() -> None:
     by_name = measure_run(
         run(excluded=Reason.PROFILED, excluded_because="_nsys in the name")
     )
@@ -504,7 +504,7 @@ def test_profiled_traced_and_load_runs_are_excluded() -> None:
         assert not measurement.valid
 
 
-def test_loss_after_the_window_counts_without_a_step_time() -> None:
+def test_non_finite_loss_of_a_step_without_time_after_the_window_is_diverged() -> None:
     loss, seconds = (
         change_column("loss", 47, np.nan),
         change_column("seconds", 47, np.nan),
@@ -513,7 +513,7 @@ def test_loss_after_the_window_counts_without_a_step_time() -> None:
     assert [problem.reason for problem in diverged.problems] == [Reason.DIVERGED]
 
 
-def test_resumed_run_is_no_load_test() -> None:
+def test_incomplete_resumed_run_is_not_taken_for_a_checkpoint_load_test() -> None:
     resumed = segment(steps([7.0] * 2, first=10), finished=False)
     measurement = measure_run(
         run(
@@ -534,7 +534,7 @@ def test_impossible_steps_outside_window_are_noted() -> None:
     ]
 
 
-def test_dropped_records_are_noted() -> None:
+def test_dropped_or_repeated_step_lines_of_the_log_are_noted() -> None:
     measurement = measure_run(
         run(
             log(
@@ -575,7 +575,7 @@ def test_dropped_records_are_noted() -> None:
         (90, 200, False),
     ],
 )
-def test_contradicted_times_invalidate_only_window(
+def test_contradicted_step_times_make_a_run_invalid_only_if_in_the_window(
     first_line: int, last_line: int, valid: bool
 ) -> None:
     """Steps 11 to 44 are in lines 111 to 144."""
@@ -610,7 +610,7 @@ def test_only_mfu_is_missing_without_peak() -> None:
     assert "mfu" not in {metric.name for metric in measurement.expected}
 
 
-def test_zero_step_time_is_impossible_without_peak() -> None:
+def test_zero_step_time_is_invalid_even_if_the_gpu_peak_is_unknown() -> None:
     content = run(log(segment(steps(seconds=change_column("seconds", 20, 0.0)))))
     (problem,) = measure(
         content, replace(BASELINE, peak_tflops=float("nan")), NOW
@@ -631,7 +631,7 @@ def test_untimed_baseline_expects_no_metrics() -> None:
     assert measurement.metrics == measure_run(run()).metrics
 
 
-def test_unidentified_run_is_complete_by_its_log() -> None:
+def test_total_in_the_log_decides_whether_an_unidentified_run_is_complete() -> None:
     """The placeholder baseline contradicts nothing, and its steps are not a recipe's."""
     window = Window(5, 9)
     for columns, finished, total, reason in (
@@ -659,7 +659,7 @@ def test_unidentified_run_is_complete_by_its_log() -> None:
     assert result.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
 
 
-def test_unknown_total_is_not_printed() -> None:
+def test_message_on_a_stopped_run_omits_an_unknown_number_of_steps() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
     (problem,) = measure(
         content,
@@ -670,7 +670,7 @@ def test_unknown_total_is_not_printed() -> None:
     assert problem.text == "stopped after step 19; the log shows no cause"
 
 
-def test_older_run_computes_only_step_time(
+def test_step_time_only_measurement_computes_no_metrics_and_notes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """For thousands of older runs only the step time and the problems are needed."""

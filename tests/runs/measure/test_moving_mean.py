@@ -157,7 +157,7 @@ def test_moving_mean_of_every_width_is_detected_without_noise(width: int) -> Non
     assert detect_moving_mean(round_steps(average(single, width), 4)) == width
 
 
-def test_resumed_attempt_restarts_the_mean() -> None:
+def test_moving_mean_is_detected_in_an_attempt_resumed_at_a_later_step() -> None:
     seconds = average(simulate_slow_first(np.random.default_rng(1)), 5)
     assert detect_moving_mean(round_steps(seconds, 0, first=1000)) == 5
 

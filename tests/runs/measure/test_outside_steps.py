@@ -62,7 +62,7 @@ def test_ordinary_steps_outside_window_are_valid(columns: Steps) -> None:
     assert measure_steps(columns).problems == ()
 
 
-def test_slow_steps_in_the_first_half_of_a_long_run_are_found() -> None:
+def test_slow_steps_before_the_window_of_a_long_run_are_invalid() -> None:
     baseline = replace(
         make_recorded_baseline(), window=Window(500, 999, "trimmed_mean"), steps=1000
     )
@@ -74,7 +74,7 @@ def test_slow_steps_in_the_first_half_of_a_long_run_are_found() -> None:
     )
 
 
-def test_means_of_ten_steps_are_checked() -> None:
+def test_slow_means_of_ten_steps_outside_the_window_are_invalid() -> None:
     baseline = replace(make_recorded_baseline(), window=Window(11, 40))
     columns = means_of(10, [SECONDS] * 5 + [1.3 * SECONDS] * 5)
     assert list_reasons(measure_steps(columns, baseline)) == [
@@ -82,7 +82,7 @@ def test_means_of_ten_steps_are_checked() -> None:
     ]
 
 
-def test_recorded_loss_is_valid() -> None:
+def test_slow_steps_outside_the_window_are_valid_if_recorded_ones_were_slow() -> None:
     columns = make_slow_steps({range(45, 100): 1.2})
     measured = measure_steps(columns, make_recorded_baseline({}))
     assert measured.problems == ()
@@ -91,7 +91,7 @@ def test_recorded_loss_is_valid() -> None:
     assert measure_steps(columns, make_recorded_baseline(observed)).problems == ()
 
 
-def test_longer_run_may_lose_the_same_fraction_of_time() -> None:
+def test_longer_run_that_loses_the_recorded_fraction_of_time_is_valid() -> None:
     observed = {
         Observed(name): value
         for name, value in measure_steps(
@@ -153,7 +153,7 @@ def test_recorded_stall_does_not_excuse_a_slow_stretch_outside_the_window() -> N
     ) == [Reason.SLOW_OUTSIDE_WINDOW]
 
 
-def test_stalls_in_window_do_not_hide_others() -> None:
+def test_run_with_the_same_regular_stalls_as_the_recorded_run_is_valid() -> None:
     stalls = {range(step, step + 1): 3.0 for step in range(20, 200, 20)}
     baseline = replace(
         make_recorded_baseline(), window=Window(101, 199, "mean"), steps=200
@@ -173,7 +173,7 @@ def test_stalls_in_window_do_not_hide_others() -> None:
 
 
 @pytest.mark.parametrize(("recorded_loss", "noted"), [(60.0, True), (200.0, False)])
-def test_slow_warm_up_is_compared_with_recorded(
+def test_slow_warm_up_is_noted_if_it_loses_much_more_time_than_recorded(
     recorded_loss: float, noted: bool
 ) -> None:
     measured = measure_steps(
@@ -193,12 +193,14 @@ def test_single_stall_outside_the_window_is_no_slow_stretch() -> None:
     ) == [Reason.SLOW_OUTSIDE_WINDOW]
 
 
-def test_single_slow_step_is_reported_alone() -> None:
+def test_problem_with_a_single_slow_step_outside_the_window_names_this_step() -> None:
     problem = measure_steps(make_slow_steps({range(80, 81): 60.0})).problems[0]
     assert problem.text.startswith("step 80 outside the window")
 
 
-def test_recorded_and_judged_level_are_equal() -> None:
+def test_periodic_saves_are_valid_if_recorded_with_mean_and_judged_with_trimmed_mean() -> (
+    None
+):
     """Without a baseline its window has the mean, judged by its recording the trimmed
     mean."""
     saves = make_slow_steps(

@@ -72,7 +72,7 @@ def test_excess_of_a_pause_is_compared_with_other_pauses(
     ("line", "dispatched", "excess"),
     [(29, False, 355.0), (29, True, np.nan), (31, False, np.nan)],
 )
-def test_printed_duration_limits_single_save(
+def test_gap_of_a_single_save_is_compared_with_the_printed_save_duration(
     line: int, dispatched: bool, excess: float
 ) -> None:
     record = CheckpointRecord(CheckpointAction.SAVE, line, 30.0, dispatched=dispatched)

@@ -284,7 +284,7 @@ def test_configuration_name_marks_training_on_rewards(
     }
 
 
-def test_log_without_loss_is_only_noted() -> None:
+def test_log_that_prints_no_loss_is_valid_with_a_note() -> None:
     content: Segment = segment(steps(loss=np.full(50, np.nan), has_loss=~EVERY))
     measured = measure(run(replace(log(content), prints_loss=False)), BASELINE, NOW)
     assert measured.valid
@@ -331,7 +331,7 @@ def test_losses_are_compared_with_recorded_runs(
         (0, {"gradient_norm": 1.2}, None),
     ],
 )
-def test_missing_loss_is_invalid_if_recorded(
+def test_missing_losses_are_invalid_if_recorded_runs_printed_losses(
     losses: int, observed: dict[str, float], reason: Reason | None
 ) -> None:
     rows = np.linspace(0, 49, losses).astype(int)
@@ -345,7 +345,7 @@ def test_missing_loss_is_invalid_if_recorded(
     assert list_reasons(measured) == ({reason} if reason else set())
 
 
-def test_losses_of_some_steps_are_compared() -> None:
+def test_divergence_is_detected_if_losses_are_printed_every_fifth_step() -> None:
     printed = np.arange(50) % 5 == 0
     loss = np.where(printed, np.where(np.arange(50) < 25, FALLING, 60.0), np.nan)
     content = segment(steps(loss=loss, has_loss=printed))
@@ -362,7 +362,9 @@ def test_memorised_data_may_reach_any_small_loss() -> None:
 
 
 @pytest.mark.parametrize(("norm", "valid"), [(0.0, True), (1.2, False)])
-def test_zero_gradients_are_valid_if_recorded(norm: float, valid: bool) -> None:
+def test_zero_gradient_norm_is_valid_if_recorded_runs_had_it_too(
+    norm: float, valid: bool
+) -> None:
     content = segment(steps(loss=NOISE, grad_norm=np.zeros(50), has_grad_norm=EVERY))
     assert (
         measure(
@@ -373,7 +375,7 @@ def test_zero_gradients_are_valid_if_recorded(norm: float, valid: bool) -> None:
 
 
 @pytest.mark.parametrize(("last", "reason"), [(20, Reason.DID_NOT_TRAIN), (47, None)])
-def test_run_whose_loss_is_no_longer_printed_has_no_loss(
+def test_run_that_stops_printing_its_loss_before_the_window_ends_did_not_train(
     last: int, reason: Reason | None
 ) -> None:
     printed = np.arange(50) < last
@@ -413,7 +415,7 @@ def test_recording_contains_losses_and_gradients() -> None:
     assert "first_loss" not in dict(measure_columns(made={"rewards": True}).observed)
 
 
-def test_zero_gradients_in_half_are_valid() -> None:
+def test_zero_gradient_norm_printed_at_every_second_step_is_valid() -> None:
     content = segment(
         steps(grad_norm=np.zeros(50), has_grad_norm=np.arange(50) % 2 == 0)
     )
@@ -430,7 +432,7 @@ def test_zero_gradients_in_half_are_valid() -> None:
         (11.0, 11.0, 10.9, True),  # hardly moves in the recorded runs
     ],
 )
-def test_constant_loss_of_few_digits_is_compared(
+def test_constant_loss_of_few_digits_is_invalid_if_recorded_losses_fell(
     loss: float, first: float, last: float, valid: bool
 ) -> None:
     content = replace(segment(steps(loss=np.full(50, loss))), loss_digits=3)
@@ -441,7 +443,7 @@ def test_constant_loss_of_few_digits_is_compared(
     )
 
 
-def test_zeros_in_sparse_losses_are_detected() -> None:
+def test_loss_of_zero_is_detected_if_printed_every_fifth_step() -> None:
     printed = np.arange(50) % 5 == 0
     content = segment(steps(loss=np.where(printed, 0.0, np.nan), has_loss=printed))
     measured = measure(

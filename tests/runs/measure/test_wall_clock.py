@@ -166,7 +166,9 @@ def test_changed_clock_is_noted() -> None:
     ("step", "jump", "red"),
     [(47, -600.0, True), (30, -600.0, True), (47, -7200.0, True), (47, -8.0, False)],
 )
-def test_backward_clock_hides_a_gap(step: int, jump: float, red: bool) -> None:
+def test_clock_set_back_makes_a_run_invalid_because_it_may_hide_a_gap(
+    step: int, jump: float, red: bool
+) -> None:
     """A clock set back by an hour and a gap of 50 minutes are one jump of 10 minutes."""
     measured = measure_steps(make_clocked_steps({step: jump}))
     assert list_reasons(measured) == [Reason.WALL_CLOCK] * red
@@ -230,7 +232,7 @@ def test_long_single_pause_is_noted(
     assert NoteCode.WALL_CLOCK in {note.code for note in measured.notes}
 
 
-def test_long_new_evaluations_are_noted() -> None:
+def test_long_regular_evaluations_that_recorded_runs_lack_are_noted() -> None:
     steps_before = (10, 20, 30, 40)
     for seconds, noted in ((60.0, False), (120.0, True)):
         columns = make_clocked_steps(
@@ -273,7 +275,7 @@ def test_regular_gaps_in_event_file_are_pauses(
     assert list_reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
 
 
-def test_set_back_clock_hides_no_gap() -> None:
+def test_gap_after_the_clock_was_set_back_is_invalid() -> None:
     measured = measure_steps(make_clocked_steps({20: -1800.0, 30: 1800.0}))
     assert list_reasons(measured) == [Reason.WALL_CLOCK]
     notes = {
@@ -286,7 +288,9 @@ def test_set_back_clock_hides_no_gap() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "noted"), [(0.08, False), (0.17, True)])
-def test_small_rise_of_clock_is_noted(seconds: float, noted: bool) -> None:
+def test_small_steady_excess_of_clock_over_step_times_is_noted(
+    seconds: float, noted: bool
+) -> None:
     columns = make_clocked_steps([seconds] * 400, count=400)
     baseline = replace(
         make_recorded_baseline(),
@@ -314,7 +318,7 @@ def test_ratio_of_clock_to_step_times_is_compared_with_recorded_runs(
     )
 
 
-def test_run_agrees_with_its_own_recording() -> None:
+def test_clock_of_a_run_agrees_with_a_baseline_recorded_from_this_run() -> None:
     columns = make_clocked_steps(repeat(0, 49, 0.7) | {47: 900.0}, unit=1.0)
     observed = {
         Observed(name): value
@@ -324,7 +328,7 @@ def test_run_agrees_with_its_own_recording() -> None:
     assert measure_steps(columns, make_recorded_baseline(observed)).problems == ()
 
 
-def test_means_of_ten_steps_are_compared() -> None:
+def test_clock_is_compared_with_printed_means_of_ten_steps() -> None:
     def make(factor: float) -> Steps:
         return means_of(10, [SECONDS] * 5, stamp=1.7e9 + np.arange(1, 6) * 20 * factor)
 
@@ -341,7 +345,7 @@ def test_time_since_the_end_of_an_evaluation_is_no_gap() -> None:
     assert measure_steps(replace(columns, since=since)).problems == ()
 
 
-def test_older_runs_are_measured_without_clocks() -> None:
+def test_step_time_only_measurement_does_not_check_the_clock() -> None:
     columns = segment(make_clocked_steps(repeat(0, 49, 0.6)))
     measured = measure(
         run(log(columns)), make_recorded_baseline(), NOW, step_time_only=True
@@ -359,7 +363,7 @@ def make_stamped_steps(
     )
 
 
-def test_rate_reveals_set_back_clock() -> None:
+def test_printed_rate_reveals_step_times_from_a_clock_that_runs_slow() -> None:
     baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
     assert measure_steps(make_stamped_steps(2.0, 2.0), baseline).problems == ()
     assert list_reasons(measure_steps(make_stamped_steps(2.0, 2.24), baseline)) == [
@@ -370,7 +374,7 @@ def test_rate_reveals_set_back_clock() -> None:
     )  # data loading, in the step time
 
 
-def test_rate_of_stalled_step_is_no_contradiction() -> None:
+def test_low_rate_in_every_tenth_step_does_not_contradict_step_times() -> None:
     baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
     every_tenth = make_stamped_steps(2.0, 2.0)
     rate = np.where(np.arange(50) % 10 == 2, 8.0, 32.0)
@@ -395,7 +399,7 @@ def test_zero_rates_are_invalid_if_recorded_runs_print_rates() -> None:
     assert measure_steps(other, baseline).problems == ()
 
 
-def test_zero_rates_are_valid_without_contradiction() -> None:
+def test_zero_rates_are_valid_if_recorded_rates_are_missing_or_too_small() -> None:
     zero = make_stamped_steps(2.0, 2.0, batch=0.0)
     assert (
         measure_steps(zero, make_recorded_baseline()).problems == ()
@@ -422,7 +426,9 @@ def test_times_in_other_unit_are_invalid(factor: float) -> None:
 
 
 @pytest.mark.parametrize("decimals", [50, 5])
-def test_lines_written_at_once_are_no_clock(decimals: int) -> None:
+def test_equal_timestamps_of_buffered_lines_do_not_contradict_step_times(
+    decimals: int,
+) -> None:
     columns = make_clocked_steps()
     stamp = columns.stamp[0] + np.arange(50) // decimals * SECONDS * decimals
     assert Reason.TIMES_DISAGREE not in list_reasons(

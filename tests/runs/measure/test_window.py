@@ -43,7 +43,7 @@ from pytest_llmbench.runs.measure.window import (
 WINDOW = Window(11, 44)
 
 
-def test_first_and_last_step_of_window_count() -> None:
+def test_first_and_last_step_of_the_window_must_not_be_missing() -> None:
     assert find_missing_steps(steps([1.0] * 34, first=11), WINDOW) == ()
     assert find_missing_steps(steps([1.0] * 33, first=11), WINDOW) == (44,)
     assert find_missing_steps(without(steps(), 11, 20), WINDOW) == (11, 20)
@@ -58,7 +58,7 @@ def test_first_and_last_step_of_window_count() -> None:
         (60, False, 100, False),
     ],
 )
-def test_segment_is_finished_by_total_or_baseline(
+def test_segment_is_complete_at_its_printed_total_or_the_steps_of_the_baseline(
     count: int, marker: bool, total: int | None, finished: bool
 ) -> None:
     assert (
@@ -67,7 +67,9 @@ def test_segment_is_finished_by_total_or_baseline(
     )
 
 
-def test_last_complete_segment_is_judged_unless_restarted() -> None:
+def test_last_complete_segment_is_judged_unless_a_later_one_restarted_training() -> (
+    None
+):
     profile = segment(steps([1.0] * 15), finished=True, total=15)
     first, second = segment(steps(7.0)), segment(steps(8.0))
     cut = segment(steps([9.0] * 20), finished=False)
@@ -97,7 +99,7 @@ def test_resumed_segments_are_joined_to_cover_window() -> None:
     assert choice.segment.steps.seconds.tolist() == [2.0] * 40 + [3.0] * 11
 
 
-def test_first_resumed_steps_count_only_in_window() -> None:
+def test_first_steps_after_a_resume_are_dropped_outside_the_window() -> None:
     died = segment(steps([2.0] * 40), finished=False)
     resumed = segment(steps([3.0] * 20, first=40), total=60)
     choice = choose_segment(run(log(died, resumed)).attempts, WINDOW, 60)
@@ -105,7 +107,7 @@ def test_first_resumed_steps_count_only_in_window() -> None:
     assert choice.segment.steps.index.tolist() == [*range(45), *range(50, 60)]
 
 
-def test_joined_segments_keep_all_problems() -> None:
+def test_joined_segment_contains_problems_of_the_segment_before_the_resume() -> None:
     died = replace(
         segment(steps([2.0] * 40), finished=False),
         bad_validation_line=30,
@@ -182,7 +184,7 @@ def test_segment_counted_from_1_ends_at_total() -> None:
         assert is_finished(one, 50) is finished
 
 
-def test_interval_log_restart_uses_first_interval() -> None:
+def test_segment_whose_first_interval_starts_in_the_window_is_judged() -> None:
     """The first line of the later segment is after the window, but its mean starts
     before it."""
     whole = segment(means_of(10, [7.0] * 5))
@@ -220,7 +222,7 @@ ROWS = st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 6)), max_size=20)
 
 @pytest.mark.slow
 @given(ROWS, st.booleans(), st.integers(0, 20), st.integers(0, 12))
-def test_times_inside_window_cover_their_steps(
+def test_steps_covered_by_times_in_the_window_equal_those_counted_one_by_one(
     rows: list[tuple[int, int]], single: bool, first: int, length: int
 ) -> None:
     """Compared with counting step by step."""
@@ -280,7 +282,7 @@ def test_window_coverage_is_detected(columns: Steps, fit: bool) -> None:
         (means_of(100, [7.0]), 1, 100),
     ],
 )
-def test_last_half_consists_of_whole_times(
+def test_last_half_of_a_run_contains_only_whole_logging_intervals(
     columns: Steps, first: int, last: int
 ) -> None:
     assert choose_last_half(columns) == Window(first, last)
@@ -297,7 +299,7 @@ def test_steps_beyond_the_planned_number_are_outside_the_default_window() -> Non
     ("of", "expected"),
     [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))],
 )
-def test_window_shrinks_to_whole_means(of: int, expected: Window) -> None:
+def test_window_shrinks_to_whole_logging_intervals(of: int, expected: Window) -> None:
     assert choose_mean_steps(means_of(of, [7.0] * 60), Window(11, 44)) == expected
 
 
@@ -315,7 +317,7 @@ def test_window_shrinks_to_whole_means(of: int, expected: Window) -> None:
         (means_of(10, [7.0] * 13), 120, 1, Window(61, 120)),
     ],
 )
-def test_window_without_baseline_depends_on_length(
+def test_default_window_of_a_run_without_baseline_depends_on_its_number_of_steps(
     columns: Steps, total: int | None, first: int, expected: Window
 ) -> None:
     assert (
@@ -333,7 +335,7 @@ def test_window_without_baseline_depends_on_length(
         (None, None, (Window(11, 44), WindowFrom.DEFAULT)),
     ],
 )
-def test_window_is_that_of_the_option_else_baseline_else_default(
+def test_window_is_taken_from_option_baseline_or_default_in_this_order(
     of_baseline: Window | None,
     requested: Window | None,
     expected: tuple[Window, WindowFrom],
@@ -360,7 +362,7 @@ def list_codes(measurement: Measurement) -> list[str]:
     return [note.code for note in measurement.notes]
 
 
-def test_dispatch_time_outside_window_is_noted() -> None:
+def test_step_outside_the_window_timed_only_until_dispatch_is_noted() -> None:
     seconds = np.full(50, 7.325)
     seconds[1:3] = 5.0
     measurement = measure_columns(seconds=seconds, asynchronous=mask_steps(1, 2))
@@ -371,7 +373,9 @@ def test_dispatch_time_outside_window_is_noted() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.215, 7.325])
-def test_dispatch_time_in_window_is_invalid(seconds: float) -> None:
+def test_step_in_the_window_timed_only_until_dispatch_makes_a_run_invalid(
+    seconds: float,
+) -> None:
     times = np.full(50, 7.325)
     times[11] = seconds
     measurement = measure_columns(seconds=times, asynchronous=mask_steps(1, 11))
@@ -411,7 +415,7 @@ def test_printed_step_time_is_never_replaced_by_a_computed_one() -> None:
     ).statistic_seconds == pytest.approx(7.325, rel=1e-12)
 
 
-def test_computed_times_do_not_verify_batch() -> None:
+def test_step_times_computed_from_tokens_do_not_verify_the_batch_size() -> None:
     """Whatever tokens/s are, times made of them agree with them: only printed times
     tell another batch."""
     unknown = np.full(50, np.nan)
@@ -429,7 +433,7 @@ def test_computed_times_do_not_verify_batch() -> None:
     ]
 
 
-def test_zero_speed_does_not_verify_batch() -> None:
+def test_zero_tokens_per_second_do_not_verify_the_batch_size() -> None:
     unknown = np.full(50, np.nan)
     speeds = (np.zeros(50), np.full(50, TOKENS / 7.325))
     zero, printed = (
@@ -440,7 +444,7 @@ def test_zero_speed_does_not_verify_batch() -> None:
     assert "unverified-batch" not in list_codes(printed)
 
 
-def test_tokens_resolution_determines_time_resolution() -> None:
+def test_step_times_from_tokens_per_second_have_the_resolution_of_that_rate() -> None:
     speed = np.full(50, 100.0)
     baseline = replace(BASELINE, peak_tflops=float("nan"))
     measurement = measure_columns(
@@ -482,7 +486,9 @@ def test_uncertain_number_of_steps_is_taken_from_the_recipe() -> None:
 
 
 @pytest.mark.parametrize(("of", "choice"), [(1909, 60), (1700, 600), (2400, 1000)])
-def test_step_count_is_recipes_for_any_uncertainty(of: int, choice: float) -> None:
+def test_very_uncertain_number_of_steps_is_taken_from_the_recipe(
+    of: int, choice: float
+) -> None:
     measurement = measure_whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * of / 1921)
@@ -491,7 +497,7 @@ def test_step_count_is_recipes_for_any_uncertainty(of: int, choice: float) -> No
     )  # the ratio of two runtimes is certain
 
 
-def test_uncertain_step_counts_have_to_overlap() -> None:
+def test_uncertain_step_counts_of_run_and_recorded_baseline_have_to_overlap() -> None:
     """The recorded count is uncertain, too: both runs may have a count in between."""
     recorded = RunMatch("my_7b/train.log")
     assert measure_whole_run(1945, 7.4, 7.4 * 30 / 1945, recorded).valid

@@ -65,7 +65,7 @@ def test_diff_of_a_shipped_file_with_itself_is_empty() -> None:
     )
 
 
-def test_diff_finds_untimed_baselines_equal() -> None:
+def test_two_baselines_without_step_time_have_no_difference() -> None:
     untimed = replace(
         BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=()
     )
@@ -78,7 +78,9 @@ def test_diff_finds_untimed_baselines_equal() -> None:
     ("name", "value"),
     [("unit", "ms"), ("first_step", 1)],
 )
-def test_changed_log_pattern_is_a_change(name: str, value: str | int) -> None:
+def test_diff_lists_a_changed_unit_or_first_step_of_the_log_definition(
+    name: str, value: str | int
+) -> None:
     log = RegexDialect("regex:mine", "find", "a")
     before = replace(BASELINE, log=log)
     after = replace(BASELINE, log=replace(log, **{name: value}))  # type: ignore[arg-type]
@@ -101,7 +103,7 @@ MFU_CAUSES = {
 
 
 @pytest.mark.parametrize("cause", MFU_CAUSES)
-def test_mfu_change_has_only_its_cause(cause: str) -> None:
+def test_mfu_change_is_attributed_to_its_only_cause(cause: str) -> None:
     after, ratio = MFU_CAUSES[cause]
     moved = compare_one(UNPRINTED, after).utilization
     assert moved
@@ -114,7 +116,7 @@ def test_mfu_change_has_only_its_cause(cause: str) -> None:
     ]
 
 
-def test_mfu_is_not_compared_without_a_peak() -> None:
+def test_mfu_is_not_compared_if_the_gpu_peak_is_unknown() -> None:
     assert (
         compare_one(UNPRINTED, change(UNPRINTED, peak_tflops=math.nan)).utilization
         is None
@@ -161,7 +163,7 @@ def test_unexplained_mfu_change_is_listed() -> None:
         (change(kind=BaselineKind.RECORDED), ("kind", "published", "recorded")),
     ],
 )
-def test_other_changed_facts_are_listed(
+def test_diff_lists_changed_parallelism_window_tolerance_and_budgets(
     after: Baseline, fact: tuple[str, str, str] | None
 ) -> None:
     difference = compare_one(BASELINE, after)
@@ -210,7 +212,7 @@ def test_diff_lists_a_changed_recording_only_if_verdicts_may_change(
     assert compare_one(before, after).changed_facts == ((fact,) if fact else ())
 
 
-def test_names_omit_release_only_between_two_releases() -> None:
+def test_configurations_of_two_releases_are_paired_by_ids_without_release() -> None:
     old, new = (
         [baseline for baseline in SHIPPED if baseline.key.release == release]
         for release in ("24.11", "25.05")

@@ -355,7 +355,7 @@ def test_import_replaces_files_only_with_force(
         ),
     ],
 )
-def test_import_fails_on_unread_numbers(
+def test_import_fails_if_a_performance_number_is_ambiguous(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     text: str,

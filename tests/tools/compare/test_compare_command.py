@@ -92,7 +92,9 @@ def compare_as_json(
 
 
 @pytest.mark.slow
-def test_equally_fast_sides_are_alike(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_calls_equally_fast_groups_of_runs_alike(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("a")
     write_side("b", first=10)
     out = compare(capsys, "a", "b")
@@ -116,7 +118,7 @@ def test_equally_fast_sides_are_alike(capsys: pytest.CaptureFixture[str]) -> Non
     ("factor", "answer", "code"),
     [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)],
 )
-def test_compare_answers_slower_or_faster_if_the_sides_differ(
+def test_compare_answers_slower_or_faster_if_the_step_times_differ(
     capsys: pytest.CaptureFixture[str], factor: float, answer: str, code: int
 ) -> None:
     write_side("a")
@@ -130,7 +132,7 @@ def test_compare_answers_slower_or_faster_if_the_sides_differ(
 
 
 @pytest.mark.slow
-def test_one_run_per_side_is_inconclusive_with_assumed_noise(
+def test_comparing_one_run_with_one_run_is_inconclusive_with_assumed_noise(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("a", runs=1)
@@ -176,7 +178,7 @@ def test_compare_accepts_logs_and_archives_as_sides(
 
 
 @pytest.mark.slow
-def test_alike_option_sets_the_margin_within_which_sides_are_alike(
+def test_margin_option_sets_the_largest_difference_called_alike(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("a")
@@ -224,7 +226,7 @@ def test_diverged_run_is_listed_as_no_data(
 
 
 @pytest.mark.slow
-def test_side_without_runs_prints_the_reason(
+def test_compare_prints_why_a_path_contains_no_usable_run(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_side("b")
@@ -363,7 +365,7 @@ def test_invalid_days_and_sessions_are_refused(
 
 
 @pytest.mark.slow
-def test_sessions_printed_by_history_show_are_sides(
+def test_session_ids_of_history_show_are_accepted_as_sides(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store = StoreLocation("h.db", tmp_path / "h.db")

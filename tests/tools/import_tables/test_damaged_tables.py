@@ -145,7 +145,9 @@ SPELLINGS: dict[str, Callable[[Lines], str]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_spelling_of_tables_changes_no_cell(name: str, spelling: str) -> None:
+def test_equivalent_markdown_spelling_changes_no_imported_cell(
+    name: str, spelling: str
+) -> None:
     result = read(SPELLINGS[spelling](tables_of(name)))
     assert result.unread == ()
     assert list_facts(result) == list_facts(read_document(name))
@@ -298,7 +300,9 @@ def numbers(lines: Lines) -> Counter[tuple[int, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_listed_and_affects_no_other_cell(name: str, damage: str) -> None:
+def test_damaged_table_cell_is_listed_as_unread_and_changes_no_other_cell(
+    name: str, damage: str
+) -> None:
     """Every number is imported or listed, and no configuration gets a wrong number."""
     lines = tables_of(name)
     expected = {

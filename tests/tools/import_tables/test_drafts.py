@@ -84,7 +84,9 @@ def test_complete_draft_is_valid(tmp_path: Path) -> None:
     assert first.source.table == 'Oak "8b: # {x}" 8b FP8'
 
 
-def test_draft_without_text_leaves_dialect_to_fill_in(tmp_path: Path) -> None:
+def test_draft_from_a_bare_table_leaves_the_log_dialect_to_fill_in(
+    tmp_path: Path,
+) -> None:
     (made,) = draft(TABLE).drafts
     assert [what.partition(",")[0] for _, what in made.fill_in] == ["dialect"]
     usual = (
@@ -108,7 +110,9 @@ def test_draft_without_text_leaves_dialect_to_fill_in(tmp_path: Path) -> None:
     ]
 
 
-def test_document_without_times_is_a_recipe(tmp_path: Path) -> None:
+def test_document_without_step_times_is_imported_as_an_untimed_recipe(
+    tmp_path: Path,
+) -> None:
     (made,) = draft(PROSE.replace("Analyze", "") + UNTIMED).drafts
     path = tmp_path / "own.yaml"
     path.write_text(made.text)
@@ -130,7 +134,7 @@ def test_document_without_times_is_a_recipe(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_framework_name_completes_the_draft(
+def test_framework_stated_in_the_document_makes_the_draft_complete(
     tmp_path: Path, text: str, framework: str
 ) -> None:
     (made,) = draft(f"{text}\n\n{TABLE}").drafts
@@ -140,7 +144,7 @@ def test_framework_name_completes_the_draft(
     assert read_recipe(tmp_path / "own.yaml").baselines[0].step_seconds == 9.33
 
 
-def test_sizes_without_a_formula_are_kept() -> None:
+def test_model_flops_printed_without_a_formula_are_copied_into_the_draft() -> None:
     (made,) = draft(
         f"The model flops for Oak 8b for GBS=1 is 4.74E+14.\n\n{TABLE}"
     ).drafts
@@ -182,7 +186,9 @@ def test_peak_table_gives_peaks_but_no_configuration() -> None:
 
 
 @pytest.mark.parametrize("row", ["| MFU | 40% |", "| GBS | 128 |"])
-def test_table_with_more_than_peaks_is_not_skipped(row: str) -> None:
+def test_measurements_in_a_table_titled_peak_throughput_are_listed_as_unread(
+    row: str,
+) -> None:
     result = draft(
         f"# Peak throughput of Oak 8b in BF16\n\n| Metric | H100 |\n|---|---|\n{row}\n"
     )
@@ -225,7 +231,9 @@ def test_each_recipe_is_written_to_its_file(tmp_path: Path) -> None:
         write_drafts(both, tmp_path / "one.yaml", force=False)
 
 
-def test_different_file_is_kept_and_diff_is_printed(tmp_path: Path) -> None:
+def test_existing_draft_is_replaced_only_with_force_and_its_diff_is_printed(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "own.yaml"
     (file,) = write_drafts(draft(DOCUMENT), path, force=False)
     assert (file.fate, file.difference) == ("created", "")

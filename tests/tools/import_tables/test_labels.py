@@ -110,7 +110,7 @@ def test_ambiguous_cell_is_refused_with_reason(
 @pytest.mark.parametrize(
     ("text", "facts"), [("8,192", {"gbs": 8192}), ("NA", {}), ("", {})]
 )
-def test_table_cell_of_a_count_is_an_integer_or_missing(
+def test_global_batch_size_cell_is_read_as_an_integer_or_as_missing(
     text: str, facts: labels.Facts
 ) -> None:
     mapping = load_mapping()
@@ -119,6 +119,6 @@ def test_table_cell_of_a_count_is_an_integer_or_missing(
 
 
 @pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "\uff18"])
-def test_other_text_is_not_an_integer(text: str) -> None:
+def test_zero_decimals_and_arithmetic_are_refused_as_counts(text: str) -> None:
     with pytest.raises(ValueError, match="not a whole number above 0"):
         labels.parse_integer(text)

@@ -63,7 +63,7 @@ BY_GPU = {
         ("a.yml", json.dumps({"schema": 1, "runs": {"results": RECORDS}}), [1, 1]),
     ],
 )
-def test_every_format_gives_the_same_configurations(
+def test_csv_tsv_json_and_yaml_give_the_same_configurations(
     tmp_path: Path, name: str, text: str, lines: list[int]
 ) -> None:
     mapping = MAPPING + 'schema = "ignore"\n'
@@ -79,7 +79,9 @@ def test_every_format_gives_the_same_configurations(
     ]
 
 
-def test_outer_keys_and_scalars_complete_records(tmp_path: Path) -> None:
+def test_outer_json_keys_and_scalars_complete_the_records_inside_them(
+    tmp_path: Path,
+) -> None:
     for data in (NESTED, BY_GPU):
         text = (
             json.dumps(data)
@@ -98,7 +100,9 @@ def test_outer_keys_and_scalars_complete_records(tmp_path: Path) -> None:
         ]
 
 
-def test_records_of_a_path_are_selected(tmp_path: Path) -> None:
+def test_only_records_below_the_path_of_the_mapping_file_are_imported(
+    tmp_path: Path,
+) -> None:
     text = json.dumps(
         {"old": [{**RECORDS[0], "step_time_s": "99"}], "new": {"results": RECORDS}}
     )
@@ -114,7 +118,9 @@ def test_records_of_a_path_are_selected(tmp_path: Path) -> None:
         read_as(tmp_path, "a.json", text, f'records = "new.other"\n{MAPPING}')
 
 
-def test_shifted_or_unknown_value_is_listed_with_line(tmp_path: Path) -> None:
+def test_value_of_a_shifted_row_or_unknown_key_is_listed_with_its_line(
+    tmp_path: Path,
+) -> None:
     short = separate([COLUMNS, ROWS[0][:-2], ROWS[1]], ",")
     result = read_as(tmp_path, "a.csv", short)
     assert [entry.facts["gpus"] for entry in result.configurations] == [1024]

@@ -109,7 +109,7 @@ def test_invalid_mapping_file_is_refused(
         load_mapping(mapping_file)
 
 
-def test_shipped_labels_name_one_metric_each() -> None:
+def test_name_of_a_metric_never_matches_the_label_of_a_configuration_column() -> None:
     mapping = load_mapping()
     assert tuple(mapping.metrics) == METRICS
     for name, metric in mapping.metrics.items():

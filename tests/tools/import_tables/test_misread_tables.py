@@ -132,7 +132,7 @@ def change(text: str, old: str, new: str) -> str:
         ),
     ],
 )
-def test_ambiguous_row_is_listed_and_others_are_read(
+def test_ambiguous_table_row_is_listed_as_unread_and_other_rows_are_imported(
     old: str, new: str, read_rows: tuple[int, ...], message: str
 ) -> None:
     text = change(ROWS, old, new)
@@ -268,7 +268,7 @@ def test_harmless_change_of_a_table_changes_no_imported_value(
         ),
     ],
 )
-def test_ambiguous_column_is_listed_and_others_are_read(
+def test_ambiguous_table_column_is_listed_as_unread_and_other_columns_are_imported(
     old: str, new: str, read_rows: tuple[int, ...], message: str
 ) -> None:
     text = change(COLUMNS, old, new)
@@ -311,7 +311,9 @@ def test_empty_cell_does_not_inherit_from_heading(label: str, cell: str) -> None
 @pytest.mark.parametrize(
     ("time", "tokens"), [("9330", "112388"), ("9.33", "14048"), ("0.156", "112388")]
 )
-def test_step_time_must_match_its_tokens(time: str, tokens: str) -> None:
+def test_step_time_that_contradicts_its_tokens_per_second_is_not_imported(
+    time: str, tokens: str
+) -> None:
     """The times and rates are in milliseconds, per GPU or in minutes, without unit."""
     table = "| Llama 3.1 8b FP8 (SeqLen=8192, GBS=128) | 8x H100 GPUs |\n|---|---|\n"
     text = f"{table}| Step time | {time} |\n| Tokens/s | {tokens} |\n"
@@ -322,7 +324,7 @@ def test_step_time_must_match_its_tokens(time: str, tokens: str) -> None:
     )
 
 
-def test_second_header_line_overrides_an_option() -> None:
+def test_precision_in_a_second_header_line_overrides_the_dtype_option() -> None:
     text = "# Llama 3.1 8b\n| | 8x H100 GPUs | |\n|---|---|---|\n| {} | FP8 | BF16 |\n| Step time (s) | 9.33 | 12.27 |\n"
     options = {"dtype": "bf16", "recipe": "llama3.1", "size": "8b"}
     assert times(text.format(""), **options) == {}
@@ -335,7 +337,7 @@ def test_second_header_line_overrides_an_option() -> None:
     assert times(text.format("Precision:"), **options) == {8: "9.33"}
 
 
-def test_line_contradicting_its_heading_makes_fact_unknown() -> None:
+def test_value_is_not_imported_if_heading_and_following_line_contradict() -> None:
     more = "| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
     text = f"{ROWS}\nAnd with BF16:\n\n{more}"
     assert times(text) == TIMES
@@ -366,7 +368,7 @@ def test_configuration_rows_of_another_recipe_are_not_used() -> None:
     assert [entry.facts.get("gbs") for entry in document.configurations] == [128, None]
 
 
-def test_values_stated_in_the_text_complete_the_tables() -> None:
+def test_command_line_options_complete_facts_that_a_table_lacks() -> None:
     table = "Performance | 8 GPUs | 16 GPUs\n---|---|---\nStep time (s) | 9.33 | 9.36\n"
     missing = (
         "'Step time (s)': no model size is stated for the configuration; give --size"

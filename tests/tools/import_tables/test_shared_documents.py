@@ -91,7 +91,7 @@ def columns(baseline: Baseline) -> dict[str, int]:
         ("llama3.1/25.04", 34, 136),
     ],
 )
-def test_all_shipped_cells_are_imported(
+def test_import_reproduces_all_cells_of_the_shipped_baselines(
     name: str, configurations: int, cells: int
 ) -> None:
     """Covers 82 configurations and 313 cells, with columns, proxies and titles."""
@@ -126,7 +126,9 @@ def test_all_shipped_cells_are_imported(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_cells_without_baseline_are_listed(name: str) -> None:
+def test_only_the_checkpoint_tables_of_the_documents_are_listed_as_unread(
+    name: str,
+) -> None:
     """Two tables of the Llama document are about checkpoints."""
     unread = read(text_of(name)).unread
     assert not any(cell.decisive for cell in unread)
@@ -333,7 +335,9 @@ def test_draft_without_step_time_is_refused(tmp_path: Path) -> None:
         read_file(path)
 
 
-def test_two_values_of_one_precision_are_listed() -> None:
+def test_cell_with_an_unexplained_second_value_in_parentheses_is_listed_as_unread() -> (
+    None
+):
     text = (
         "## 26.04 Container\n### LoRA Performance\n#### System: DGX-H100\n\n"
         "| Model | #-GPUs | Precision | GBS | Sequence Length | FSDP | Tokens / sec / GPU | Model TFLOP / sec / GPU |\n"

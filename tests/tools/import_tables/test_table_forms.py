@@ -23,7 +23,9 @@ ROWS = """\
 STEP_TIME = "|---|---|\n| Step time (s) | 9.33 |\n"
 
 
-def test_gpus_in_rows_with_units_and_thousands() -> None:
+def test_table_with_gpu_counts_units_and_thousands_separators_in_rows_is_imported() -> (
+    None
+):
     result = read(ROWS)
     assert result.unread == ()
     first, second = result.configurations
@@ -59,7 +61,7 @@ TITLED = """\
 """
 
 
-def test_table_row_overrides_the_title_of_its_table() -> None:
+def test_parallelism_in_a_table_row_overrides_that_in_the_table_title() -> None:
     """`n/a` means no group, although the title states a group size."""
     assert read(TITLED).unread == ()
     result = [
@@ -81,7 +83,7 @@ TUNED = """\
 """
 
 
-def test_task_in_title_distinguishes_configurations() -> None:
+def test_finetuning_task_in_the_table_title_distinguishes_configurations() -> None:
     assert read(TUNED).unread == ()
     result = [
         (entry.facts["task"], entry.cells["step_time"])
@@ -96,7 +98,9 @@ def test_task_in_title_distinguishes_configurations() -> None:
 
 
 @pytest.mark.parametrize("cells", ["| 1.32 | 1.33 | | 1.34 |", "| | 1.32 | 1.33 | |"])
-def test_cells_beyond_the_header_must_be_empty(cells: str) -> None:
+def test_row_with_values_beyond_the_last_header_column_is_not_imported(
+    cells: str,
+) -> None:
     result = list_unread(read(TUNED.replace("| 1.32 | 1.33 | | | |", cells)))
     assert any("the row has 5 cells, but the header has 3" in line for line in result)
 
@@ -115,7 +119,7 @@ TASKS = """\
 """
 
 
-def test_task_column_overrides_a_heading() -> None:
+def test_finetuning_task_in_a_column_overrides_that_in_the_heading() -> None:
     """The list above the table states GPU type and precision."""
     assert read(TASKS).unread == ()
     result = [
@@ -183,7 +187,7 @@ SCALING = """\
 """
 
 
-def test_strong_and_weak_scaling_are_variants() -> None:
+def test_strong_and_weak_scaling_tables_become_batch_size_variants() -> None:
     assert read(SCALING).unread == ()
     result = [
         tuple(entry.facts[name] for name in ("variant", "gpus", "tp"))
@@ -197,7 +201,9 @@ def test_strong_and_weak_scaling_are_variants() -> None:
     ]
 
 
-def test_missing_batch_inherits_no_differing_column() -> None:
+def test_configurations_of_unknown_batch_size_inherit_no_batch_size_specific_column() -> (
+    None
+):
     bare = (
         SCALING.partition("| Elm 340b BF16 Strong")[0]
         .replace(" (GBS=32)", "")
@@ -213,7 +219,7 @@ def test_missing_batch_inherits_no_differing_column() -> None:
     ]
 
 
-def test_sequence_lengths_are_variants() -> None:
+def test_rows_that_differ_in_sequence_length_become_variants() -> None:
     rows = "# Oak 8b BF16 on H100\n\n| GPUs | Seq Length | GBS | Step time (s) |\n|---|---|---|---|\n"
     result = read(
         f"{rows}| 8 | 2048 | 64 | 1.1 |\n| 8 | 4096 | 64 | 2.3 |\n| 8 | 4096 | 128 | 4.5 |\n"
@@ -267,7 +273,7 @@ def test_title_without_size_takes_it_from_a_configuration_table() -> None:
         ),
     ],
 )
-def test_rate_without_one_step_time_is_listed(
+def test_tokens_per_second_without_derivable_step_time_are_listed_as_unread(
     columns: str, cells: str, message: str
 ) -> None:
     dashes = "|---" * (columns.count("|") + 2)
@@ -290,7 +296,9 @@ def test_rate_without_one_step_time_is_listed(
         f"## 8b FP8 on B200 ![](data:{'A' * 20_000})",
     ],
 )
-def test_every_kind_of_heading_ends_its_predecessor(heading: str) -> None:
+def test_every_kind_of_heading_ends_the_section_of_the_previous_heading(
+    heading: str,
+) -> None:
     more = f"{heading}\n| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
     result = [
         (entry.facts["gpus"], entry.facts["gpu"])
@@ -316,7 +324,7 @@ def test_table_in_list_code_or_quote_is_read(indent: str) -> None:
     assert len(read(fenced).configurations) == 2
 
 
-def test_unclosed_comment_hides_nothing() -> None:
+def test_unclosed_html_comment_hides_no_table() -> None:
     assert read(f"<!-- a <!-- b --> <!--\n<table\n\n{ROWS}").configurations
     assert not read(f"<!-- a <TABLE>\n\n{ROWS}\n</Table> <!-- -->").configurations
 

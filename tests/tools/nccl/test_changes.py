@@ -37,7 +37,7 @@ def test_equal_traces_have_no_changes() -> None:
 
 
 @pytest.mark.parametrize("steps", [5, 30])
-def test_length_of_a_trace_is_not_a_change(steps: int) -> None:
+def test_nccl_traces_of_different_numbers_of_steps_are_equal(steps: int) -> None:
     comparison = compare(make_trace(run(steps)), OTHER)
     assert comparison.changes == ()
     assert comparison.scale == pytest.approx(steps / 10)
@@ -138,7 +138,7 @@ def test_records_are_compared_per_rank() -> None:
     assert comparison.scale == 1.0
 
 
-def test_changed_count_is_listed_relative_to_the_scale() -> None:
+def test_changed_nccl_record_count_is_listed_relative_to_the_trace_lengths() -> None:
     sends = "".join(
         line.replace("AllGather", "Send") for line in run(20) if "AllGather" in line
     )
@@ -159,7 +159,7 @@ def test_changed_count_is_listed_relative_to_the_scale() -> None:
     )
 
 
-def test_damaged_records_are_not_changes() -> None:
+def test_damaged_nccl_trace_lines_are_not_listed_as_changes() -> None:
     """A fifth of the lines is truncated, including all records of one rare size."""
     rare = record("AllReduce", count=1, gpu=0, comm="0x1")
     whole = [*run(100), rare]
@@ -173,7 +173,7 @@ def test_damaged_records_are_not_changes() -> None:
     assert compare(make_trace(whole[:-1]), make_trace(whole)).changes
 
 
-def test_calls_are_not_compared_with_records() -> None:
+def test_comparing_nccl_call_lines_with_collective_records_is_refused() -> None:
     calls = make_trace(
         ["n1:7:7 NCCL CALL ncclSend(602000000,0,3,2,0,1,0x5573,0x5573)\n"]
     )

@@ -167,7 +167,7 @@ def test_invalid_saved_trace_is_refused_with_reason(
     assert "save it again with `llmbench nccl LOG --save kept.json`" in error
 
 
-def test_endless_files_are_refused(
+def test_nccl_command_refuses_pipes_and_device_files(
     capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -185,7 +185,7 @@ def test_endless_files_are_refused(
         ("bytes", 1e300, "expected int"),
     ],
 )
-def test_invalid_counts_are_refused(
+def test_saved_nccl_trace_with_invalid_counts_is_refused(
     capsys: pytest.CaptureFixture[str],
     trace: Path,
     key: str,
@@ -202,7 +202,7 @@ def test_invalid_counts_are_refused(
 
 
 @pytest.mark.slow
-def test_deep_folders_are_read(
+def test_nccl_trace_in_a_folder_1100_levels_deep_is_read(
     capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
 ) -> None:
     deep_folder = tmp_path

@@ -147,12 +147,12 @@ def test_ranks_and_communicators_are_distinguished_by_process() -> None:
     )
 
 
-def test_records_without_process_are_counted_as_unnamed() -> None:
+def test_nccl_records_without_host_and_process_are_counted_as_unnamed() -> None:
     trace = count_text("".join(line[line.index("[") :] for line in run(ranks=2)))
     assert (trace.ranks, trace.hosts, trace.unnamed) == (2, 0, 60)
 
 
-def test_truncated_rank_name_is_not_another_rank() -> None:
+def test_nccl_line_with_a_truncated_prefix_adds_no_rank() -> None:
     text = (
         record()
         + record()[4:]
@@ -174,7 +174,7 @@ def test_timestamp_printed_by_rccl_is_skipped() -> None:
     assert (trace.records, trace.ranks, trace.hosts) == (1, 1, 1)
 
 
-def test_calls_are_counted_if_there_are_no_records() -> None:
+def test_nccl_call_lines_are_counted_only_in_a_trace_without_collective_lines() -> None:
     call = "n1:7:7 NCCL CALL ncclSend(602000000,0,33554432,2,0,1,0x5573665adda0,0x557365a69470)\n"
     alone, mixed = count_text(call * 2), count_text(call * 2 + record())
     assert [(row.kind, row.records, row.bytes) for row in alone.rows] == [
@@ -188,7 +188,9 @@ def test_calls_are_counted_if_there_are_no_records() -> None:
     )
 
 
-def test_too_many_kinds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_trace_with_too_many_different_operations_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(records, "KINDS", 20)
     assert (
         count_text("".join(record(f"Op{number}") for number in range(20))).records == 20

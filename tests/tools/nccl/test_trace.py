@@ -38,7 +38,7 @@ def test_files_of_all_ranks_form_one_trace(folder: Path) -> None:
     assert read_trace([folder / "n1.7", folder, folder / "n1.8"]) == trace
 
 
-def test_launcher_duplicates_and_hidden_files_are_skipped(
+def test_hidden_files_and_launcher_copies_of_an_nccl_trace_are_skipped(
     folder: Path,
 ) -> None:
     subfolder = folder / "job"
@@ -54,7 +54,7 @@ def test_launcher_duplicates_and_hidden_files_are_skipped(
     assert read_trace([subfolder / "sbatch_train_7.out"]).records == 1
 
 
-def test_linked_folder_counts_once_and_ancestors_are_skipped(
+def test_trace_folder_linked_twice_is_read_once_and_parent_links_are_skipped(
     folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "other").mkdir()
@@ -88,7 +88,7 @@ def test_standard_input_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_truncated_compressed_file_is_counted(tmp_path: Path) -> None:
+def test_truncated_gzip_trace_is_read_and_reported_as_cut(tmp_path: Path) -> None:
     path = tmp_path / "x.gz"
     path.write_bytes(gzip.compress(("".join(run(steps=2000))).encode())[:-1000])
     trace = read_trace([path])
@@ -97,7 +97,7 @@ def test_truncated_compressed_file_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shares", [2, 7])
-def test_shares_of_processes_add_up_to_the_trace(
+def test_counts_of_several_reader_processes_add_up_to_the_whole_trace(
     folder: Path, monkeypatch: pytest.MonkeyPatch, shares: int
 ) -> None:
     monkeypatch.setattr(records, "PIECE", 900)
@@ -191,7 +191,9 @@ def test_growing_file_is_read_again_by_one_process(
     assert share_counts == [2, 2, 1]
 
 
-def test_missing_trace_is_refused_with_expectation(tmp_path: Path) -> None:
+def test_input_without_nccl_trace_is_refused_with_the_required_nccl_settings(
+    tmp_path: Path,
+) -> None:
     empty, log = tmp_path / "empty.out", tmp_path / "log.out"
     empty.touch()
     log.write_text("Training epoch 0\n")

@@ -91,7 +91,7 @@ def test_slow_node_is_named_after_30_days(
 
 
 @pytest.mark.slow
-def test_listed_run_numbers_work_in_history_show(
+def test_history_show_accepts_the_run_numbers_printed_by_the_node_search(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store_sessions(Path("h.db"), {7: 0.1})
@@ -102,7 +102,7 @@ def test_listed_run_numbers_work_in_history_show(
 
 
 @pytest.mark.slow
-def test_inseparable_nodes_are_named_together(
+def test_nodes_that_always_run_together_are_named_as_one_group(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     store_sessions(Path("h.db"), {5: 0.05}, together=(5, 6, 7))
@@ -136,7 +136,7 @@ def test_unidentified_slow_node_lists_suspects(
 
 
 @pytest.mark.slow
-def test_node_is_not_named_if_container_may_explain(
+def test_node_remains_a_suspect_if_its_container_may_explain_slow_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The container may be slow instead of the node."""
@@ -167,7 +167,7 @@ def test_healthy_nodes_are_not_named(capsys: pytest.CaptureFixture[str]) -> None
     ("nights", "message"),
     [(30, "no run has known nodes to compare"), (7, "nodes known for 0 of 0 runs")],
 )
-def test_exit_code_is_3_without_nodes_or_days(
+def test_exit_code_is_3_if_nodes_are_unknown_or_days_too_few(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     nights: int,
@@ -186,7 +186,7 @@ def test_exit_code_is_3_without_nodes_or_days(
 
 
 @pytest.mark.slow
-def test_search_begins_with_the_last_acknowledged_repair(
+def test_slow_node_search_ignores_runs_before_the_last_acknowledged_repair(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The file is typed or named by pytest's configuration."""
@@ -210,7 +210,7 @@ def test_search_begins_with_the_last_acknowledged_repair(
 
 
 @pytest.mark.slow
-def test_repeats_count_on_their_own_nodes(
+def test_slow_first_run_is_not_blamed_on_the_nodes_of_its_repeat(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The store keeps only the newest run of a launch, but the jobs of all repeats."""
@@ -241,7 +241,7 @@ def test_repeats_count_on_their_own_nodes(
     "change",
     [{"requeued": 0.5}, {"attempts": 2}, {"job_id": "7"}, {"purpose": "profile"}],
 )
-def test_nodes_of_ambiguous_attempts_are_unknown(
+def test_nodes_of_a_requeued_or_mismatched_job_are_unknown(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
     def make_changed_sessions() -> Any:
@@ -269,7 +269,7 @@ def test_nodes_of_ambiguous_attempts_are_unknown(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [True, False])
-def test_nodes_stay_known_if_other_sessions_judge_the_runs(
+def test_judging_a_run_again_without_launching_keeps_its_nodes_known(
     capsys: pytest.CaptureFixture[str], later: bool
 ) -> None:
     """The other sessions launched nothing; they are stored before or after."""
@@ -288,7 +288,9 @@ def test_nodes_stay_known_if_other_sessions_judge_the_runs(
 
 
 @pytest.mark.slow
-def test_job_ids_may_repeat_every_day(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slow_node_is_found_although_job_ids_repeat_every_day(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def renumber(outcomes: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for number, entry in enumerate(outcomes):
             (job,) = entry["jobs"]
@@ -375,7 +377,9 @@ def test_invalid_input_is_a_usage_error(
 
 
 @pytest.mark.slow
-def test_invalid_run_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_slow_node_search_excludes_invalid_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     store_sessions(Path("h.db"), {}, days=20)
     invalid = {
         **outcome(9.9, 20, key=KEYS[0]),

@@ -68,7 +68,7 @@ def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
 @pytest.mark.parametrize(
     ("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)]
 )
-def test_build_is_slower_or_not_slower_than_the_middle_of_both_ends(
+def test_probe_calls_a_build_slower_beyond_the_midpoint_of_good_and_bad(
     ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_runs("new", seconds, 5)
@@ -112,7 +112,7 @@ def test_search_stops_if_good_and_bad_build_are_equally_fast(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "code"), [("2.0", 0), ("2.1", 1)])
-def test_command_makes_no_more_runs_than_needed(
+def test_probe_starts_one_run_if_one_run_decides(
     ends: list[str], tmp_path: Path, seconds: str, code: int
 ) -> None:
     assert main([*ends, *make_runs(tmp_path, seconds)]) == code
@@ -128,7 +128,7 @@ def test_build_is_inconclusive_after_four_runs(ends: list[str], tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_exit_code_of_command_is_ignored_after_valid_run(
+def test_exit_code_of_the_launch_command_is_ignored_after_a_valid_run(
     ends: list[str], tmp_path: Path
 ) -> None:
     """A pytest session that launches the run exits with 1 on a regression."""
@@ -188,7 +188,7 @@ def test_placeholder_in_the_command_is_replaced_by_the_run_folder(
         ("kill -9 $$", 128),
     ],
 )
-def test_exit_code_of_command_decides_without_a_run(
+def test_exit_code_of_the_launch_command_decides_if_it_produced_no_run(
     ends: list[str], script: str, code: int
 ) -> None:
     assert main([*ends, "--runs", "candidates", "--", "sh", "-c", script]) == code
@@ -239,7 +239,7 @@ def test_internal_error_never_marks_a_bad_build(
 
 
 @pytest.mark.slow
-def test_configuration_option_is_required_if_both_builds_have_several(
+def test_probe_requires_the_configuration_option_if_builds_ran_several_configurations(
     ends: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for folder, seconds in (("good", GOOD), ("bad", SLOW), ("new", GOOD)):
@@ -257,7 +257,7 @@ def test_configuration_option_is_required_if_both_builds_have_several(
 # --- the decision ---------------------------------------------------------------------
 
 
-def test_single_run_decides_only_far_from_the_middle_of_good_and_bad() -> None:
+def test_single_run_halfway_between_good_and_bad_build_is_inconclusive() -> None:
     good, bad = [0.0, 0.004], [0.1, 0.104]
     assert decide_probe(good, bad, [0.1])[0] is ProbeOutcome.SLOWER
     assert decide_probe(good, bad, [0.0])[0] is ProbeOutcome.NOT_SLOWER
@@ -266,7 +266,7 @@ def test_single_run_decides_only_far_from_the_middle_of_good_and_bad() -> None:
     assert decide_probe(bad, good, [0.0])[0] is ProbeOutcome.ENDS_ALIKE
 
 
-def test_rounding_of_printed_times_limits_certainty() -> None:
+def test_coarsely_rounded_step_times_make_a_probe_inconclusive() -> None:
     good, bad = [math.log(24.0)] * 6, [math.log(24.2)] * 6
     errors = (PrintedError(0.0, 0.05 / 24),) * 3
     assert decide_probe(good, [math.log(24.1)] * 6, good)[0] is ProbeOutcome.NOT_SLOWER
@@ -283,14 +283,14 @@ def test_rounding_of_printed_times_limits_certainty() -> None:
     )
 
 
-def test_noise_within_runs_limits_certainty() -> None:
+def test_step_time_noise_within_a_run_makes_a_probe_inconclusive() -> None:
     good, bad = [0.0, 0.0001, 0.0002], [0.03, 0.0301, 0.0302]
     assert decide_probe(good, bad, good)[0] is ProbeOutcome.NOT_SLOWER
     noisy = (PrintedError(0.006), PrintedError(0.006), PrintedError(0.006))
     assert decide_probe(good, bad, good, noisy)[0] is ProbeOutcome.CANNOT_TELL
 
 
-def test_single_runs_use_the_assumed_noise() -> None:
+def test_one_run_per_build_is_judged_with_an_assumed_noise() -> None:
     outcome, estimate = decide_probe([0.0], [math.log(1.2)], [math.log(1.2)])
     assert outcome is ProbeOutcome.SLOWER
     assert not estimate.noise.measured

@@ -44,7 +44,7 @@ def test_wider_tolerance_lists_items_that_no_longer_fail(
 
 
 @pytest.mark.slow
-def test_replay_with_certify_lists_items_that_then_fail(
+def test_replay_with_certify_lists_tests_that_newly_fail(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = replay(capsys, "--certify")
@@ -62,7 +62,7 @@ def test_rejudging_with_the_same_settings_changes_no_verdict(
 
 
 @pytest.mark.slow
-def test_logs_are_read_once(
+def test_replay_with_another_tolerance_reads_each_log_only_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
@@ -175,7 +175,7 @@ def test_changed_verdict_is_listed_with_both_reasons(
 
 
 @pytest.mark.slow
-def test_changed_outcome_of_equal_verdict_is_listed(
+def test_replay_lists_a_test_that_no_longer_fails_at_an_unchanged_verdict(
     capsys: pytest.CaptureFixture[str], history: Path, tmp_path: Path
 ) -> None:
     path, _ = rewrite(history, tmp_path, "PASS", "within-tolerance", "failed")
@@ -187,7 +187,7 @@ def test_changed_outcome_of_equal_verdict_is_listed(
 
 
 @pytest.mark.slow
-def test_history_without_the_judged_runs_has_nothing_to_compare(
+def test_replay_fails_if_no_run_of_the_history_has_a_log(
     capsys: pytest.CaptureFixture[str], history: Path, tmp_path: Path
 ) -> None:
     assert main(["replay", f"--history={history}", str(tmp_path)]) == 1

@@ -61,7 +61,7 @@ def test_written_file_contains_no_secret(
         ("empty.yaml", ""),
     ],
 )
-def test_only_new_and_empty_files_are_written(
+def test_cluster_file_is_written_only_to_a_new_or_empty_file(
     capsys: pytest.CaptureFixture[str], name: str, message: str
 ) -> None:
     Path("mine.yaml").write_text("mine")

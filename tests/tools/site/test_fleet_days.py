@@ -60,7 +60,7 @@ def fill(store: StoreLocation, seconds: Sequence[float]) -> None:
 
 
 @pytest.mark.parametrize("hours", [(23.5, 24.5), (0.5, 2.0)])
-def test_runs_around_midnight_are_current(
+def test_runs_started_before_and_after_midnight_of_one_session_are_all_current(
     store: StoreLocation, hours: tuple[float, float]
 ) -> None:
     """The jobs start on two days (UTC) and are judged by one session."""
@@ -75,7 +75,7 @@ def test_runs_around_midnight_are_current(
 
 
 @pytest.mark.parametrize(("hours", "current"), [(17, True), (19, False)])
-def test_sessions_within_18_hours_are_current(
+def test_verdicts_of_sessions_within_18_hours_of_the_newest_session_are_current(
     store: StoreLocation, hours: int, current: bool
 ) -> None:
     judge(
@@ -88,7 +88,7 @@ def test_sessions_within_18_hours_are_current(
     assert row(store).current
 
 
-def test_old_run_is_not_current_if_judged_first(
+def test_month_old_run_judged_for_the_first_time_is_not_current(
     store: StoreLocation,
 ) -> None:
     """For example if a folder with months of runs is added to a new history."""
@@ -102,7 +102,7 @@ def test_old_run_is_not_current_if_judged_first(
     assert row(store).current
 
 
-def test_last_verdict_counts_if_run_is_judged_again(
+def test_site_shows_the_last_verdict_of_a_run_that_is_judged_again(
     store: StoreLocation,
 ) -> None:
     run = make_outcome(NOON - timedelta(days=3))
@@ -118,7 +118,7 @@ def test_last_verdict_counts_if_run_is_judged_again(
 
 
 @pytest.mark.parametrize(("status", "current"), [("failed", True), ("passed", False)])
-def test_old_run_is_current_only_if_failed_again(
+def test_month_old_run_judged_again_is_current_only_if_it_fails(
     store: StoreLocation, status: str, current: bool
 ) -> None:
     """An old run that passes again is not current."""
@@ -137,7 +137,7 @@ def test_missing_run_is_shown_only_on_days_without_run(store: StoreLocation) -> 
 
 
 @pytest.mark.slow
-def test_runs_of_another_window_are_excluded_from_series(
+def test_step_times_of_another_window_are_excluded_from_the_drawn_series(
     store: StoreLocation,
 ) -> None:
     for ago in range(6):
@@ -153,7 +153,9 @@ def test_runs_of_another_window_are_excluded_from_series(
 
 
 @pytest.mark.slow
-def test_site_adds_small_changes_up_unless_reverted(store: StoreLocation) -> None:
+def test_total_change_on_the_site_sums_small_level_changes_less_reverted_ones(
+    store: StoreLocation,
+) -> None:
     """The steps are +1 %, +1 %, +1 % and -1 %, each smaller than the tolerance."""
     random = np.random.default_rng(1)
     levels = np.repeat(7.0 * 1.01 ** np.array([0, 1, 2, 3, 2]), 30)
@@ -165,13 +167,17 @@ def test_site_adds_small_changes_up_unless_reverted(store: StoreLocation) -> Non
 
 
 @pytest.mark.slow
-def test_site_shows_no_total_change_for_few_days(store: StoreLocation) -> None:
+def test_site_shows_no_total_change_for_a_history_of_six_days(
+    store: StoreLocation,
+) -> None:
     fill(store, [7.0] * 6)
     assert row(store).total is None
     assert row(store).changes == ()
 
 
-def test_last_good_verdict_precedes_the_failures(store: StoreLocation) -> None:
+def test_last_good_verdict_is_the_newest_pass_before_the_failures(
+    store: StoreLocation,
+) -> None:
     for ago, (status, verdict) in enumerate(
         [
             ("failed", "REGRESSION"),

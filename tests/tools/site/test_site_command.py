@@ -145,7 +145,7 @@ def test_every_link_has_an_existing_target(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_configurations_without_new_run_are_not_current(
+def test_site_marks_configurations_that_the_newest_session_did_not_judge(
     site: Site, history: StoreLocation
 ) -> None:
     """One configuration has no run; the last session only judges an old run of the other."""
@@ -183,7 +183,7 @@ def test_site_shows_the_most_severe_of_several_items_of_a_configuration(
 
 
 @pytest.mark.slow
-def test_newer_run_is_shown_but_valid_run_is_drawn(
+def test_invalid_newest_run_is_shown_in_the_index_but_not_charted(
     site: Site, history: StoreLocation
 ) -> None:
     invalid = make_outcome(
@@ -208,7 +208,7 @@ def test_newer_run_is_shown_but_valid_run_is_drawn(
 
 
 @pytest.mark.slow
-def test_old_history_prints_a_caution(
+def test_site_prints_a_caution_if_the_newest_session_is_days_old(
     site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site()
@@ -220,7 +220,7 @@ def test_old_history_prints_a_caution(
 
 
 @pytest.mark.slow
-def test_only_the_last_days_are_shown(site: Site) -> None:
+def test_days_option_limits_the_site_to_the_last_days(site: Site) -> None:
     oldest = datetime.now(UTC) - timedelta(days=5)
     days = sum(
         LAST - timedelta(days=ago) > oldest for ago in range(30)
@@ -272,7 +272,7 @@ def test_pages_contain_no_secrets(
 
 
 @pytest.mark.slow
-def test_only_pages_of_a_site_are_replaced(
+def test_regenerating_a_site_keeps_files_that_the_user_added(
     site: Site,
 ) -> None:
     site()
@@ -340,7 +340,7 @@ def accept(name: str = ID, days: int = 30) -> str:
 
 
 @pytest.mark.slow
-def test_acknowledged_change_is_marked_and_not_recent(site: Site) -> None:
+def test_acknowledged_change_is_not_listed_among_recent_changes(site: Site) -> None:
     site()
     assert re.search(RECENT_CHANGE, read())
     assert "<td>persists</td>" in page()
@@ -359,7 +359,7 @@ def test_acknowledged_change_is_marked_and_not_recent(site: Site) -> None:
     )  # the total includes it, and the verdict of the day stays
 
 
-def test_change_with_expired_acknowledgement_is_recent(
+def test_change_with_expired_acknowledgement_is_listed_among_recent_changes(
     site: Site,
 ) -> None:
     site(accept(days=-1))

@@ -72,7 +72,9 @@ def draw(
 
 @pytest.mark.slow
 @given(st.lists(COLOURS, min_size=1, max_size=400))
-def test_each_day_has_one_box_of_its_colour(colours: list[str]) -> None:
+def test_strip_draws_one_box_per_day_in_the_colour_of_its_verdict(
+    colours: list[str],
+) -> None:
     drawing = draw(colours, len(colours))
     width = max(len(colours), 30)
     drawn: dict[int, str] = {}
@@ -102,7 +104,7 @@ def test_day_without_verdict_is_empty() -> None:
     ]
 
 
-def test_text_alternative_counts_days_and_times() -> None:
+def test_text_alternative_of_a_strip_counts_days_per_colour_and_states_times() -> None:
     assert (
         describe_strip(row([7.0, None, 8.0]), ["green", "red", "green"])
         == "3 days: 1 red, 2 green; 7.000 s to 8.000 s"

@@ -122,7 +122,7 @@ def test_show_accepts_configuration_or_run_number(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_show_prints_hashes_and_omits_unknown_values(
+def test_history_show_prints_log_hashes_and_omits_unknown_step_times(
     command: Command, history: StoreLocation
 ) -> None:
     """A log without a known hash is listed; sessions of older versions have no hashes."""
@@ -199,7 +199,9 @@ def test_export_formats_have_equal_rows(
 
 
 @pytest.mark.slow
-def test_export_format_follows_the_suffix_unless_typed(command: Command) -> None:
+def test_export_format_follows_the_file_suffix_unless_an_option_sets_it(
+    command: Command,
+) -> None:
     for name in ("h.parquet", "h.JSON", "h.jsonl", "h.txt"):
         command("export", "-o", name)
     rows = json.loads(Path("h.JSON").read_text())
@@ -214,7 +216,7 @@ def test_export_format_follows_the_suffix_unless_typed(command: Command) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.csv", "h.parquet"])
-def test_export_replaces_only_older_exports(
+def test_history_export_replaces_no_file_except_an_earlier_export(
     command: Command, history: StoreLocation, tmp_path: Path, name: str
 ) -> None:
     """Exports of an empty store are replaced, too."""
@@ -248,7 +250,7 @@ def test_export_replaces_only_older_exports(
 
 
 @pytest.mark.slow
-def test_parquet_needs_pyarrow_and_a_file(
+def test_parquet_export_requires_pyarrow_and_an_output_file(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "give a file with -o FILE" in command(
@@ -318,7 +320,7 @@ def test_prune_never_empties_a_store(command: Command) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", ["1m", "20 hours"])
-def test_prune_refuses_minutes_and_hours(
+def test_prune_refuses_to_keep_only_minutes_or_hours(
     command: Command,
     history: StoreLocation,
     capsys: pytest.CaptureFixture[str],
@@ -347,7 +349,9 @@ def test_invalid_period_is_refused(text: str) -> None:
     ("text", "days"),
     [("1 day", 1), ("8w", 56), ("6mo", 186), ("1.5y", 549)],
 )
-def test_months_and_years_are_rounded_up(text: str, days: int) -> None:
+def test_retention_period_in_months_or_years_is_rounded_up_to_days(
+    text: str, days: int
+) -> None:
     assert parse_days(text) == timedelta(days=days)
 
 
@@ -375,7 +379,9 @@ def test_invalid_option_values_are_refused(
 
 
 @pytest.mark.slow
-def test_add_stores_an_unsaved_session_once(command: Command, tmp_path: Path) -> None:
+def test_history_add_stores_a_session_file_once_if_added_twice(
+    command: Command, tmp_path: Path
+) -> None:
     message = session(outcome(7.6, 5))
     file = write_unsaved(message, [tmp_path / "nowhere", tmp_path])
     assert "1 verdict stored" in command("add", file.name)
@@ -384,7 +390,9 @@ def test_add_stores_an_unsaved_session_once(command: Command, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_add_reads_files_without_hashes(command: Command) -> None:
+def test_history_add_reads_session_files_of_versions_without_log_hashes(
+    command: Command,
+) -> None:
     """The file was written by an earlier version."""
     earlier = Path(__file__).parents[2] / "history" / "earlier"
     file = Path("earlier.json")
@@ -440,7 +448,7 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_variable")
-def test_typed_history_overrides_variable_and_ini_key(
+def test_history_option_overrides_environment_variable_and_ini_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ini = tmp_path / "pytest.ini"
@@ -468,7 +476,7 @@ def test_typed_history_overrides_variable_and_ini_key(
         ("pytest.ini", "", None),
     ],
 )
-def test_nearest_pytest_configuration_names_the_history(
+def test_history_path_is_read_from_the_nearest_pytest_configuration(
     tmp_path: Path, name: str, text: str, expected: str | None
 ) -> None:
     """As in pytest, files without a pytest section are skipped."""
@@ -481,7 +489,7 @@ def test_nearest_pytest_configuration_names_the_history(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_no_variable")
-def test_configured_history_is_printed(
+def test_history_command_prints_which_configuration_file_named_the_history(
     history: StoreLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["history", "list"]) == 2

@@ -214,7 +214,7 @@ def summarize_logs(*names: str) -> Iterator[dict[str, str]]:
         ),
     ],
 )
-def test_run_without_baseline_is_complete_by_its_total(
+def test_run_without_baseline_is_complete_at_its_printed_total_of_steps(
     log: str, expected: dict[str, str]
 ) -> None:
     (row,) = summarize_logs(log)
@@ -223,7 +223,9 @@ def test_run_without_baseline_is_complete_by_its_total(
 
 
 @pytest.mark.parametrize("every", [10, 50])
-def test_long_log_uses_the_window_of_a_recording(tmp_path: Path, every: int) -> None:
+def test_summary_of_a_long_log_uses_the_window_of_a_recorded_baseline(
+    tmp_path: Path, every: int
+) -> None:
     """This includes logs of means over several steps, which the usual window splits."""
     lines = [
         {"current_steps": step, "total_steps": 600, "loss": 2 - step / 600}

@@ -94,7 +94,7 @@ def test_each_run_has_status_mean_and_deviation(
 
 
 @pytest.mark.slow
-def test_row_of_llmbench_runs_contains_the_facts_of_a_baseline_file(
+def test_summary_row_contains_the_facts_that_a_baseline_file_needs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """An unmatched run has the facts of its names and its log."""
@@ -236,7 +236,7 @@ def test_skipped_files_are_listed_on_stderr(
 
 
 @pytest.mark.slow
-def test_earlier_attempts_are_listed(
+def test_summary_lists_the_earlier_attempts_of_a_requeued_job(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (log,) = EXAMPLES.rglob("log-*_1640021_0.out")

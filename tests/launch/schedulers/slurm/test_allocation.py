@@ -204,7 +204,9 @@ def test_idle_allocation_ends_by_itself(
     assert held.start().wait(timeout=180) == 0
 
 
-def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
+def test_run_ended_with_its_allocation_by_sigterm_leaves_no_exit_code(
+    held: Held,
+) -> None:
     """SIGTERM reaches all processes at once, as from scancel or at the time limit."""
     held.write_script("trap 'exit 7' TERM; touch here; while :; do sleep 0.05; done")
     job, process = held.leave_run(), held.start()
@@ -228,7 +230,9 @@ def test_run_without_an_allocation_is_refused(held: Held) -> None:
         held.leave_run()
 
 
-def test_run_of_a_killed_session_is_found(held: Held) -> None:
+def test_run_submitted_to_an_allocation_by_a_killed_session_is_recovered(
+    held: Held,
+) -> None:
     spec = held.make_spec(via="allocation", command=("./launch.sh",), allocation=1)
     job = held.journal.intend(spec, START)
     assert held.scheduler.recover(job) is None
@@ -293,7 +297,7 @@ NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
         (NOT_YET, ended("COMPLETED"), (Phase.ENDED, "CANCELLED", "")),
     ],
 )
-def test_status_follows_from_run_and_allocation(
+def test_run_status_follows_from_its_exit_code_and_its_allocations_slurm_state(
     held: Held,
     markers: RunMarkers,
     held_status: JobStatus,
@@ -323,7 +327,7 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
         ([StepStatus("FAILED", "1:0", BEGUN)], "0:0", ""),
     ],
 )
-def test_failed_step_of_an_allocation_is_assigned(
+def test_failed_slurm_step_in_an_allocation_is_assigned_to_the_right_run(
     held: Held, steps: list[StepStatus], worst: str, expected: str
 ) -> None:
     """A step that SIGTERM ended belongs to a finished run; a failed step missing in

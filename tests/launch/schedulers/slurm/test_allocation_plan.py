@@ -71,7 +71,9 @@ def plan(*jobs: PlannedJob, slurm: FakeSlurm | None = None) -> AllocationPlan:
     return plan_allocation(jobs, 10, cast("Slurm", slurm or FakeSlurm()))
 
 
-def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
+def test_allocation_time_limit_covers_the_largest_number_of_runs(
+    job: PlannedJob,
+) -> None:
     """Each run gets 1.5 times its step time, and ten minutes."""
     planned = plan(job, change(job, environment=(*job.spec.environment, ("A", "1"))))
     allocation = planned.size(10)
@@ -103,7 +105,9 @@ def test_run_in_an_allocation_executes_the_recipes_script(job: PlannedJob) -> No
     )
 
 
-def test_time_limit_of_a_run_is_its_part_of_the_allocation(job: PlannedJob) -> None:
+def test_allocation_time_limit_is_the_sum_of_its_runs_time_limits(
+    job: PlannedJob,
+) -> None:
     limited = change(job, command=("sbatch", "--time=30", *SBATCH[1:]))
     allocation = plan(limited).size(4)
     assert allocation is not None

@@ -137,7 +137,7 @@ def test_sacct_and_squeue_give_the_same_exit_codes(job_id: str, queue: str) -> N
     assert explain_end(alone).blame is Blame.RUN
 
 
-def test_failed_step_known_to_sacct_is_kept() -> None:
+def test_failed_step_exit_code_comes_from_sacct_if_squeue_shows_none() -> None:
     queue = QUEUE["failed step"].replace("1792", "0")
     assert Fake(sacct=SACCT, squeue=queue).status("4").derived_exit_code == "7:0"
 
@@ -149,7 +149,7 @@ def test_requeued_job_keeps_its_submission_time() -> None:
     assert status.ended is None
 
 
-def test_latest_start_of_a_requeued_job_counts_in_any_order() -> None:
+def test_requeued_job_status_is_its_latest_start_whatever_the_sacct_row_order() -> None:
     for rows in (SACCT.splitlines(), SACCT.splitlines()[::-1]):
         status = Fake(sacct="\n".join(rows)).status("5")
         assert (status.state, status.restarts, status.submitted) == (
@@ -214,7 +214,7 @@ def test_invalid_job_id_is_unknown_without_a_query() -> None:
     assert not fake.queries
 
 
-def test_single_unknown_job_is_no_error() -> None:
+def test_squeue_error_about_an_unknown_job_id_is_tolerated() -> None:
     assert Fake(sacct=SACCT, squeue=UNKNOWN_JOB).status("1").state == "COMPLETED"
     assert (
         Fake(sacct=NO_ACCOUNTING, squeue=UNKNOWN_JOB).status("1").phase is Phase.UNKNOWN
@@ -247,7 +247,7 @@ def test_missing_slurm_program_has_a_remedy() -> None:
 @pytest.mark.parametrize(
     "answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")]
 )
-def test_silent_accounting_requires_the_controllers_answer(
+def test_job_status_requires_squeue_if_sacct_does_not_answer(
     answer: CommandOutput,
 ) -> None:
     assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
@@ -477,6 +477,8 @@ def test_clock_margin_is_subtracted_from_the_submission_time() -> None:
     ("printed", "seconds"),
     [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)],
 )
-def test_time_limit_comes_with_the_state(printed: str, seconds: float | None) -> None:
+def test_time_limit_of_a_job_is_read_from_squeue(
+    printed: str, seconds: float | None
+) -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["running"] + printed).status("5")
     assert (status.state, status.limit_seconds) == ("RUNNING", seconds)

@@ -145,7 +145,7 @@ def test_llmb_run_output_is_parsed(text: str, expected: list[Submission] | int) 
     assert (len(submissions) if isinstance(expected, int) else submissions) == expected
 
 
-def test_custom_pattern_is_used() -> None:
+def test_job_id_and_folder_are_read_with_a_custom_pattern() -> None:
     pattern = r"^queued as (?P<job>\S+)(?: in (?P<folder>.+))?$"
     assert read_pattern(pattern, "hello\nqueued as 12 in /data/x\n") == [
         Submission("12", Path("/data/x"))
@@ -260,7 +260,9 @@ def test_output_with_unknown_secrets_is_not_shown() -> None:
         ("done\n", False),
     ],
 )
-def test_known_error_is_a_refusal(text: str, expected: bool) -> None:
+def test_known_launcher_error_counts_as_a_refused_submission(
+    text: str, expected: bool
+) -> None:
     assert is_refused(text) is expected
 
 

@@ -75,7 +75,7 @@ def test_gpu_type_is_read_from_gres(gres_type: str, gpu: str) -> None:
     assert learn(part("batch", (gres_type, 4, 2))).gpu == gpu
 
 
-def test_most_common_or_requested_gpu_type_counts() -> None:
+def test_learned_gpu_type_is_the_most_common_or_the_requested_one() -> None:
     several = (
         part("mixed", ("a100", 8, 10), ("h100", 8, 20), is_default=True),
         part("old", ("v100", 4, 30)),

@@ -105,7 +105,7 @@ def test_token_and_node_options_precede_the_launchers_options(site: Site) -> Non
     assert path == site.path, "the job does not find the wrapper again"
 
 
-def test_printed_folder_is_used(site: Site) -> None:
+def test_log_folder_printed_by_the_launcher_is_used(site: Site) -> None:
     script = 'id=$(sbatch --parsable launch.sh); echo "- Job id: $id"; echo "- Local Directory: /lustre/x"'
     assert site.scheduler.submit(site.intend(script, "12")) == Submission(
         "12", Path("/lustre/x")

@@ -169,7 +169,9 @@ def test_job_id_pattern_of_the_user_takes_precedence(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("via", "code"), [("sbatch", 1), ("script", 0), ("llmb-run", 2)]
 )
-def test_missing_job_id_is_a_refusal(bench: Bench, via: str, code: int) -> None:
+def test_sbatch_error_without_a_job_id_is_a_refused_submission(
+    bench: Bench, via: str, code: int
+) -> None:
     job = bench.intend(
         f"echo sbatch: error: invalid partition specified: gpux >&2; exit {code}",
         via=via,
@@ -202,7 +204,9 @@ def test_missing_program_is_a_refusal(bench: Bench, via: str) -> None:
 @pytest.mark.parametrize(
     "text", ["exit 1", "echo sbatch: error: Unable to contact slurm controller; exit 1"]
 )
-def test_failed_submission_is_followed_if_slurm_has_it(bench: Bench, text: str) -> None:
+def test_job_of_a_failed_submission_is_followed_if_slurm_lists_its_token(
+    bench: Bench, text: str
+) -> None:
     job = bench.intend(text)
     bench.slurm.tokens[job.token] = "99"
     assert bench.submit(job) == Submission("99")
@@ -232,7 +236,9 @@ def test_failed_submission_is_followed_if_slurm_has_it(bench: Bench, text: str) 
         "launcher killed",
     ],
 )
-def test_doubtful_submission_is_uncertain(bench: Bench, via: str, text: str) -> None:
+def test_submission_is_uncertain_if_killed_or_ended_without_a_clear_refusal(
+    bench: Bench, via: str, text: str
+) -> None:
     with pytest.raises(
         SubmitError, match="it is unknown whether it was submitted"
     ) as caught:

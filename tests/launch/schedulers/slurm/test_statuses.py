@@ -132,7 +132,9 @@ def test_failed_nodes_are_named() -> None:
         ),
     ],
 )
-def test_refused_submission_is_explained_as_failed(status: JobStatus) -> None:
+def test_job_with_refused_resources_is_explained_as_never_run(
+    status: JobStatus,
+) -> None:
     assert (
         explain_end(status).text
         == "FAILED: it never ran: Slurm refused the requested resources"
