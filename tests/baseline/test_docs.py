@@ -20,8 +20,10 @@ def test_example_baseline_file_has_no_lint_findings(tmp_path: Path) -> None:
 
 def test_launch_example_is_read(tmp_path: Path) -> None:
     path = tmp_path / "example.yaml"
-    path.write_text(read_examples()["schema"] + read_examples()["launch"])
-    assert dict(read_file(path).recipe.launch)["kind"] == "script"
+    smallest, complete = read_all_examples("launch")
+    for example in (smallest, complete):
+        path.write_text(read_examples()["schema"] + example)
+        assert dict(read_file(path).recipe.launch)["kind"] == "script"
 
 
 def test_budgets_example_is_read(tmp_path: Path) -> None:
@@ -32,8 +34,18 @@ def test_budgets_example_is_read(tmp_path: Path) -> None:
 
 
 def read_examples() -> dict[str, str]:
-    """Read the examples of the page, by their first key."""
-    blocks = re.findall(
-        r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
-    )
-    return {text.partition(":")[0]: text for text in blocks}
+    """Return the first example with each first key."""
+    examples: dict[str, str] = {}
+    for text in list_examples():
+        examples.setdefault(text.partition(":")[0], text)
+    return examples
+
+
+def read_all_examples(key: str) -> list[str]:
+    """Return the examples that begin with a key."""
+    return [text for text in list_examples() if text.startswith(f"{key}:")]
+
+
+def list_examples() -> list[str]:
+    """Return the YAML examples of the page."""
+    return re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
