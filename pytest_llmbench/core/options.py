@@ -85,7 +85,7 @@ class SessionOptions(OptionRecord):
     )
     improvement: str = declare(
         "--llmb-improvement=MODE",
-        "Pass or fail runs that are faster than their baseline by more than the tolerance",
+        "Choose whether runs that are faster than their baseline by more than the tolerance pass or fail",
         choices=("pass", "fail"),
         default="pass",
         shown="pass, up to 15%%",

@@ -134,7 +134,7 @@ def _parse_sqlite_path(text: str, remainder: str) -> str:
     """Return the path in an sqlite:/// URL. Raises HistoryError."""
     if not remainder.startswith("/"):
         raise HistoryError(
-            f"{text}: found two slashes; write sqlite:///history.db, and sqlite:////tmp/history.db"
+            f"{text}: found two slashes; write three for a relative path (sqlite:///history.db), four for an absolute one (sqlite:////tmp/history.db)"
         )
     path = remainder[1:]
     if path in ("", ":memory:"):

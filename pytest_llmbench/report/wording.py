@@ -439,18 +439,18 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.OTHER_STATISTIC: (
         "the {trimmed:if 20 % trimmed mean|mean} is {beyond:if above|within} the limit "
-        "({difference:log_change} against {expected:seconds}): "
+        "({difference:log_change} against the expected {expected:seconds}): "
         "a few steps decide the verdict"
     ),
     StatementCode.SLOW_MEAN: (
         "the mean of all steps is above the limit"
         "{forgiven:optional  although * transient stalls are left out} "
-        "({difference:log_change} against {expected:seconds})"
+        "({difference:log_change} against the expected {expected:seconds})"
     ),
     StatementCode.WIDE_INTERVAL: (
         "the steps vary so much that the difference from the baseline may be "
-        "{low:log_change} to {high:log_change}, an interval of more than {tolerances} "
-        "tolerances"
+        "{low:log_change} to {high:log_change}, a range of more than {tolerances} "
+        "times the tolerance"
     ),
     StatementCode.UNIFORM_SHIFT: "all steps shifted uniformly",
     StatementCode.SHIFT_BESIDES: (

@@ -415,7 +415,7 @@ def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> Non
         target_folders = Path(os.path.realpath(path)).parents
         if not log_folders.isdisjoint({link_folder, *target_folders}):
             raise SettingsError(
-                f"{flag}={path}: in --llmb-logs, a file with this name is read as a log: give it another name, such as "
+                f"{flag}={path}: the file is in a folder of --llmb-logs and would be read as a log: give it another name, such as "
                 f"{path.stem}.{ENDINGS.get(flag, 'xml')}, or another folder"
             )
 

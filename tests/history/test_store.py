@@ -52,7 +52,10 @@ def test_sqlite_url_with_four_slashes_is_an_absolute_path(tmp_path: Path) -> Non
             "found the scheme 'postgres' (did you mean 'postgresql'?)",
         ),
         ("sqlite:h.db", "no scheme with ://"),
-        ("sqlite://h.db", "found two slashes; write sqlite:///history.db"),
+        (
+            "sqlite://h.db",
+            "found two slashes; write three for a relative path (sqlite:///history.db)",
+        ),
         ("sqlite:///", "found no file"),
         ("sqlite:///:memory:", "would be lost"),
         ("sqlite:///h.db?mode=ro", "found options after '?'"),

@@ -37,7 +37,9 @@ def test_log_is_never_overwritten(
         )
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         result.stderr.fnmatch_lines(
-            [f"*{flag}={path}: in --llmb-logs, a file with this name is read as a log*"]
+            [
+                f"*{flag}={path}: the file is in a folder of --llmb-logs and would be read as a log*"
+            ]
         )
     result = pytester.runpytest(f"--llmb-logs={log}", "-k", GROK, f"{flag}={log}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -132,31 +132,31 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.OTHER_STATISTIC,
         {"trimmed": True, "beyond": True, "difference": 0.077, "expected": 7.3},
-        "the 20 % trimmed mean is above the limit (+8.0 % against 7.300 s): "
+        "the 20 % trimmed mean is above the limit (+8.0 % against the expected 7.300 s): "
         "a few steps decide the verdict",
     ),
     (
         C.OTHER_STATISTIC,
         {"trimmed": False, "beyond": False, "difference": 0.0, "expected": 7.3},
-        "the mean is within the limit (0.0 % against 7.300 s): "
+        "the mean is within the limit (0.0 % against the expected 7.300 s): "
         "a few steps decide the verdict",
     ),
     (
         C.SLOW_MEAN,
         {"difference": 0.077, "expected": 7.3, "forgiven": 2},
         "the mean of all steps is above the limit although 2 transient stalls are "
-        "left out (+8.0 % against 7.300 s)",
+        "left out (+8.0 % against the expected 7.300 s)",
     ),
     (
         C.SLOW_MEAN,
         {"difference": 0.077, "expected": 7.3, "forgiven": 0},
-        "the mean of all steps is above the limit (+8.0 % against 7.300 s)",
+        "the mean of all steps is above the limit (+8.0 % against the expected 7.300 s)",
     ),
     (
         C.WIDE_INTERVAL,
         {"low": -0.1, "high": 0.2, "tolerances": 4},
         "the steps vary so much that the difference from the baseline may be -9.5 % to "
-        "+22.1 %, an interval of more than 4 tolerances",
+        "+22.1 %, a range of more than 4 times the tolerance",
     ),
     (C.UNIFORM_SHIFT, {}, "all steps shifted uniformly"),
     (

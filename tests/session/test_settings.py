@@ -321,7 +321,7 @@ def test_report_does_not_overwrite_the_cluster_file(folder: Path) -> None:
         ("link", "link: a link to the file .*/empty: use the path of the file itself"),
         (
             "experiments/log-x_1_0.out",
-            "in --llmb-logs, a file with this name is read as a log: give it another name, s",
+            "the file is in a folder of --llmb-logs and would be read as a log: give it ano",
         ),
         ("experiments/a/run.LOG.gz", "read as a log"),
         ("experiments/night.tar.gz", "read as a log"),
@@ -371,7 +371,7 @@ def test_report_may_be_new_empty_or_a_stream(folder: Path, name: str) -> None:
 def test_history_file_named_like_a_log_is_refused(folder: Path) -> None:
     with pytest.raises(
         SettingsError,
-        match=r"--llmb-history=.*history.log: in --llmb-logs, .*, such as history.db, or",
+        match=r"--llmb-history=.*history.log: the file is in a folder of --llmb-logs .*, such as history.db, or",
     ):
         resolve(
             {"llmb_logs": ["experiments"], "llmb_history": "experiments/history.log"},

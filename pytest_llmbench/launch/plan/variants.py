@@ -292,7 +292,7 @@ def _require_image(variant: Variant, spec: JobSpec, facts: LaunchFacts) -> None:
     if IMAGE not in documented_variables and not is_in_command:
         raise LaunchError(
             f"variant {variant.name}: image: the document of {facts.recipe} {facts.release} names no variable for an "
-            "image: set the variable that its launch.sh reads under `environment`"
+            "image: under `environment`, set the variable from which its launch.sh reads the image"
         )
 
 

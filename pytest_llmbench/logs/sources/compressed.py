@@ -177,8 +177,8 @@ class Stream:
         is_bomb = produced > UNSUSPECTED and produced > RATIO * consumed
         if is_bomb or produced > LARGEST:
             raise LogError(
-                f"{self.path}: {consumed} compressed bytes contain {produced} bytes of text or more: expected at most {RATIO} times "
-                f"as many, or {UNSUSPECTED}, and never more than {LARGEST}; no log compresses like that"
+                f"{self.path}: {consumed} compressed bytes contain {produced} bytes of text or more; no log compresses like that (the "
+                f"limit is {RATIO} times the compressed bytes or {UNSUSPECTED} bytes, and {LARGEST} bytes in any case)"
             )
 
 

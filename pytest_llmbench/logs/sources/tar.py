@@ -80,7 +80,7 @@ def read_header(block: bytes) -> Header:
     if prefix:
         name = prefix + b"/" + name
     if size < 0:
-        raise LogError(f"a member of {size} bytes")
+        raise LogError(f"found a member of {size} bytes, expected a size of 0 or more")
     flag = block[156:157]
     is_map_continued = flag == b"S" and block[482:483] not in (b"\0", b"0")
     return Header(

@@ -182,7 +182,7 @@ def test_invalid_header_numbers_raise_errors() -> None:
         read(bytes(header) + END)
     header[124:136] = b"\xff" * 12  # -1
     header[148:156] = b"%06o\0 " % (sum(header[:148]) + 8 * 32 + sum(header[156:]))
-    with pytest.raises(LogError, match="a member of -1 bytes"):
+    with pytest.raises(LogError, match="found a member of -1 bytes"):
         read(bytes(header) + END)
 
 
