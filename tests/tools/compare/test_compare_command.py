@@ -264,7 +264,7 @@ def test_compare_prints_why_a_path_contains_no_usable_run(
         ("a b --release=25.50", "--release=25.50: no baseline has this value"),
         (
             "a b --json=a/out.log",
-            "/a/out.log: in LOGS, a file with this name is read as a log",
+            "/a/out.log: the file is in a folder of LOGS and would be read as a log",
         ),
         (
             "a b --json=x.txt",
