@@ -85,10 +85,11 @@ def _drop(runs: Sequence[Run], dropped: Mapping[str, tuple[Run, Run]]) -> Kept:
 
 
 def drop_attached(runs: Sequence[Run]) -> Kept:
-    """Drop further logs of a launched run in the folder of its log.
+    """Drop attached logs: copies of a launcher's log in the same folder.
 
-    Such a log has any other name, and the same steps and times from the first step on.
-    If its name contains a job id, it must be the id of the launched run.
+    A log is attached to a launcher's log if it is not named like a launcher's log and
+    contains the first steps of that log, with equal times. If it has a job id, this
+    must be the launcher's.
     """
     launched: dict[Path, list[Run]] = defaultdict(list)
     others: list[Run] = []
@@ -97,23 +98,23 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
             launched[run.found.folder].append(run)
         else:
             others.append(run)
-    attached = [run for run in others if run.found.folder in launched]
+    candidates = [run for run in others if run.found.folder in launched]
     # by folder and first timing, because a folder may contain thousands of logs
     launched_by_start: dict[object, list[Run]] = defaultdict(list)
-    for folder in {run.found.folder for run in attached}:
+    for folder in {run.found.folder for run in candidates}:
         for run in launched[folder]:
             launched_by_start[folder, *_list_timings(run)[:1]].append(run)
-    copies: dict[str, tuple[Run, Run]] = {}
-    for run in attached:
+    attached: dict[str, tuple[Run, Run]] = {}
+    for run in candidates:
         timings = _list_timings(run)
         if not timings:
             continue
         for other in launched_by_start[run.found.folder, timings[0]]:
             same_job = run.found.job_id in ("", other.found.job_id)
             if same_job and timings == _list_timings(other)[: len(timings)]:
-                copies[run.id] = (run, other)
+                attached[run.id] = (run, other)
                 break
-    return _drop(runs, copies)
+    return _drop(runs, attached)
 
 
 def _is_launched(run: Run) -> bool:
@@ -124,22 +125,23 @@ def _is_launched(run: Run) -> bool:
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
     """Drop logs in which a tool recorded the console output of another run.
 
-    W&B and torchrun store process output in separate folders: the log outside these
-    folders is kept. torchrun's file of rank 0 may lack the standard error, such as the
-    number of steps, and therefore show other times. `unnamed` contains the ids of runs
-    whose logs are not named like logs: a log of the same run that is named like a log
-    is kept instead. A run without a known configuration and job is dropped if a folder
-    above it contains a log of the same run.
+    Two kinds of runs are secondary: they are dropped if another log of the same run is
+    found. The log of a tracked run is in a folder of W&B or torchrun. (torchrun's file
+    of rank 0 may lack the standard error, such as the number of steps, and therefore
+    show other times.) The runs in `unnamed` (ids) have logs that are not named like
+    logs. A run without a known configuration and job is dropped only if a folder above
+    it contains a log of the same run.
     """
-    # the runs that are dropped if another log of the same run is found
     secondary = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
     unidentified = {
         run.id for run in runs if run.identity.key is None and not run.found.job_id
     } - secondary
     if not (secondary or unidentified):
         return list(runs), []
+    # the runs kept so far, by given path and console key
     consoles: dict[object, list[Run]] = defaultdict(list)
     copies: dict[str, tuple[Run, Run]] = {}
+    # possible originals first, so that they are indexed before their copies
     for run in sorted(
         runs,
         key=lambda run: (
@@ -152,7 +154,7 @@ def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
         if run.id in secondary or run.id in unidentified:
             others = chain.from_iterable(
                 consoles.get((run.found.given_path, key), ())
-                for key in _list_console_keys(run, around=1)
+                for key in _list_console_keys(run, tolerance=1)
             )
             original = next(
                 (
@@ -179,20 +181,22 @@ def _is_tracked(run: Run) -> bool:
     return bool(run.attempts) and bool(TRACKED.search(str(run.attempts[0].files.log)))
 
 
-def _list_console_keys(run: Run, around: int = 0) -> Iterator[object]:
-    """Yield keys that a console log and a tool's recording of it have in common.
+def _list_console_keys(run: Run, tolerance: int = 0) -> Iterator[object]:
+    """Yield keys by which to find the console log that a tool recorded.
 
-    A key contains the first times of a segment, or its last loss and duration. Yields
-    the keys of all durations that differ by at most `around` units.
+    The two logs share at least one key. A key contains the first times of a segment, or
+    its last loss and rounded duration. Also yields the keys of durations that differ by
+    up to `tolerance` rounding units.
     """
     for steps in list_steps(run):
         yield tuple(_list_segment_timings(steps)[:BEGUN_ALIKE])
         losses = [loss for loss in steps.loss.tolist() if not math.isnan(loss)]
         elapsed = _measure_elapsed(steps)
         if losses and elapsed > 0:
-            unit = round(math.log(elapsed) / SAME_ELAPSED)
-            for near in range(unit - around, unit + around + 1):
-                yield losses[-1], near
+            # adjacent integers: a relative difference of SAME_ELAPSED
+            rounded = round(math.log(elapsed) / SAME_ELAPSED)
+            for duration in range(rounded - tolerance, rounded + tolerance + 1):
+                yield losses[-1], duration
 
 
 def _is_console(other: Run, run: Run) -> bool:
@@ -202,8 +206,8 @@ def _is_console(other: Run, run: Run) -> bool:
     last modified at different times, equal beginnings do not suffice: the equal steps
     must prove a duplicate.
     """
-    jobs = {run.found.job_id, other.found.job_id} - {""}
-    if len(jobs) > 1:
+    known_jobs = {run.found.job_id, other.found.job_id} - {""}
+    if len(known_jobs) > 1:  # two different jobs
         return False
     written, other_written = run.found.modified, other.found.modified
     together = (
@@ -317,10 +321,12 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
         groups[_make_duplicate_key(run)].append(run)
+    # first step: keep the last run of each group with equal logs
     originals = [_merge_dates(group) for group in groups.values()]
     dropped = [
         (duplicate, group[-1]) for group in groups.values() for duplicate in group[:-1]
     ]
+    # second step: drop partial duplicates of a more complete run of the same job
     runs_by_job: dict[object, list[Run]] = defaultdict(list)
     for run in sorted(originals, key=_measure_extent, reverse=True):
         # a run without a job id is never a partial duplicate
@@ -333,7 +339,7 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
         # indexed by the first step, since a job may have thousands of logs
         kept_by_first: dict[object, list[Run]] = defaultdict(list)
         for run in job_runs:
-            first = tuple(_list_timings(run)[:1])
+            first = tuple(_list_timings(run)[:1])  # () without steps
             others = (
                 kept_by_first[first]
                 if first
@@ -372,18 +378,21 @@ def _make_duplicate_key(run: Run) -> object:
 def _merge_dates(duplicates: Sequence[Run]) -> Run:
     """Return the last of several duplicates, dated by the earliest start.
 
-    Reliable clocks take precedence. Otherwise the earliest file time is used, or the
-    start is unknown if file times and folder dates contradict each other.
+    Starts in metadata, logs or the run's own folder names are reliable and used first.
+    Without them, the start is the earliest file time. It is unknown if file times and
+    the dates of parent folders contradict each other.
     """
     last = duplicates[-1]
     if len(duplicates) == 1:
         return last
-    weak = (Clock.FILE_TIME, Clock.FOLDER_ABOVE)
-    well_dated = [
-        run for run in duplicates if run.started and run.order_source not in weak
+    unreliable_clocks = (Clock.FILE_TIME, Clock.FOLDER_ABOVE)
+    reliably_dated = [
+        run
+        for run in duplicates
+        if run.started and run.order_source not in unreliable_clocks
     ]
-    if well_dated:
-        earliest = min(well_dated, key=lambda run: (run.started, run.started_from))
+    if reliably_dated:
+        earliest = min(reliably_dated, key=lambda run: (run.started, run.started_from))
         return dataclasses.replace(
             last,
             started=earliest.started,
@@ -443,12 +452,13 @@ def _started_close(run: Run, other: Run) -> bool:
 
     Compares the submission times if both runs have them, else the starts.
     """
-    submitted = (Clock.METADATA, Clock.FOLDER_NAME)
+    submission_clocks = (Clock.METADATA, Clock.FOLDER_NAME)
     differences = [
-        abs(mine.timestamp - theirs.timestamp)
-        for mine in run.start_candidates
-        for theirs in other.start_candidates
-        if mine.clock is theirs.clock in submitted
+        abs(candidate.timestamp - other_candidate.timestamp)
+        for candidate in run.start_candidates
+        for other_candidate in other.start_candidates
+        if candidate.clock is other_candidate.clock
+        and candidate.clock in submission_clocks
     ]
     if differences:
         return max(differences) <= LONGEST_QUEUE
@@ -534,10 +544,12 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
         runs_by_key[run.identity.key].append(run)
     duplicates: dict[str, DuplicateOf] = {}
     dropped_pairs: dict[str, tuple[Run, Run]] = {}
+    # oldest first, so that `earlier` contains the originals
     for run in reversed(runs):
         if run.identity.key is None or not count_steps(run):
             continue
         for other in earlier.add(run):
+            # once marked or dropped, a run is not compared again
             if (
                 run.id not in duplicates
                 and run.id not in dropped_pairs
@@ -557,7 +569,11 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
 
 
 class _EarlierRuns:
-    """The runs added so far, indexed by hashes of their steps and of their logs."""
+    """The runs added so far, indexed by hashes of their steps and of their logs.
+
+    A complete duplicate is found by the hashes of all its steps, a partial one by its
+    sample hashes (see `hash_steps`).
+    """
 
     def __init__(self) -> None:
         self._by_steps: dict[object, Run] = {}
@@ -567,7 +583,8 @@ class _EarlierRuns:
         """Add a run; return the earlier runs that it may duplicate, oldest first."""
         hashes = [hash_steps(steps) for steps in list_steps(run)]
         step_hashes = tuple(step_hash for step_hash, _ in hashes)
-        # the oldest run with these steps, also of this configuration and with this text
+        # Each key finds the oldest run with these steps: of any kind, of the same
+        # configuration, and with identical logs.
         keys = (
             step_hashes,
             (step_hashes, run.identity.key),
@@ -579,15 +596,15 @@ class _EarlierRuns:
             if earlier is not run
         }
         samples = {sample for _, sample_hashes in hashes for sample in sample_hashes}
-        shared = {
+        partial = {
             other.id: other
             for sample in samples
             for other in self._by_sample.get(sample, ())
         }
         # Partial duplicates are searched only if the times could prove them: logs with
-        # coarse times agree in many places.
-        if not shared or is_equal_enough(list_all_steps(run)):
-            candidates |= shared
+        # rounded times agree in many steps by chance.
+        if not partial or is_equal_enough(list_all_steps(run)):
+            candidates |= partial
             for sample in samples:
                 if len(self._by_sample[sample]) < MOST_ALIKE:
                     self._by_sample[sample].append(run)
@@ -663,6 +680,7 @@ def _classify_pair(
     equal = find_equal_steps(run, other)
     if not equal:
         return
+    # Is the duplicate proven?
     is_same_key = run.identity.key == other.identity.key
     certain = is_equal_enough(equal)
     if is_same_key and certain:
@@ -676,6 +694,8 @@ def _classify_pair(
     certain = certain or _is_same_text(run, other)
     if not certain and not is_same_key:
         return
+    # Drop a run without job id and start, drop a second log of the job, or mark a
+    # duplicate of another job.
     unidentified = [side for side in (run, other) if _is_unidentified(side, run, other)]
     if certain and unidentified:
         dropped_pairs[unidentified[0].id] = (
@@ -701,7 +721,10 @@ def _classify_pair(
 
 
 def _is_unidentified(run: Run, *pair: Run) -> bool:
-    """True if a run of `pair` has no job id and a start that is unknown or shared."""
+    """True if a run has no job id, and no start that distinguishes it from the other.
+
+    `pair` are the two runs, including `run`.
+    """
     starts = {side.found.started for side in pair}
     return not run.found.job_id and (run.found.started is None or len(starts) == 1)
 
@@ -761,6 +784,7 @@ SHINGLE = 3
 # Number of sample hashes per log: the smallest ones, most of which a duplicate shares.
 SAMPLES = 4
 
+# Odd 64-bit multipliers that mix the bits of a hash.
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
@@ -811,13 +835,14 @@ def read_times(steps: Steps) -> Floats:
 def find_equal_steps(run: Run, other: Run) -> list[EqualSteps]:
     """Return the steps of each segment that the other run prints, too.
 
-    Empty if a segment has no counterpart. A duplicate may have lost or gained lines: a
-    counterpart shares half of the steps and contradicts no time and no loss.
+    The counterpart of a segment is a segment of the other run that has at least half of
+    its steps and differs in no time and no loss. (A duplicate may have lost or gained
+    lines.) Returns [] if a segment has no counterpart.
     """
-    counterparts = list_steps(other)
+    other_segments = list_steps(other)
     equal = []
     for steps, averaged in _list_segments(run):
-        rows = _find_equal_rows(steps, counterparts)
+        rows = _find_equal_rows(steps, other_segments)
         if not len(rows):
             return []
         times = read_times(steps)[rows]
@@ -825,20 +850,21 @@ def find_equal_steps(run: Run, other: Run) -> list[EqualSteps]:
     return equal
 
 
-def _find_equal_rows(steps: Steps, counterparts: Sequence[Steps]) -> Integers:
-    """Return the rows of `steps` that the best counterpart prints, too.
+def _find_equal_rows(steps: Steps, other_segments: Sequence[Steps]) -> Integers:
+    """Return the rows of `steps` that the best of the other segments prints, too.
 
-    The best counterpart shares most steps. Empty if every counterpart shares fewer than
-    half of the steps, or contradicts a time or a loss.
+    The best segment shares most steps. Segments that share fewer than half of the
+    steps, or differ in a time or a loss, are skipped. Empty if all are skipped.
     """
     import numpy as np
 
     best: Integers = np.empty(0, dtype=np.int64)
-    for other in counterparts:
+    for other in other_segments:
         _, rows, other_rows = np.intersect1d(
             steps.index, other.index, return_indices=True
         )
-        if 2 * len(rows) < min(len(steps), len(other)) or len(rows) <= len(best):
+        shares_too_few = 2 * len(rows) < min(len(steps), len(other))
+        if shares_too_few or len(rows) <= len(best):
             continue
         times = read_times(steps)[rows], read_times(other)[other_rows]
         losses = steps.loss[rows], other.loss[other_rows]
@@ -855,7 +881,9 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
     times: Counter[float] = Counter()
     for segment in equal:
         later = segment.times[min(WARM_UP_STEPS, len(segment.times) // FIRST_PART) :]
+        # consecutive moving means share most of their steps
         independent = later[segment.averaged - 1 :: segment.averaged]
+        # tokens/s, which replace missing times, are negative
         times.update(abs(time) for time in independent.tolist())
     return Counter(
         {time: count for time, count in times.items() if 0 < time < math.inf}
@@ -919,8 +947,7 @@ def hash_steps(steps: Steps) -> tuple[int, list[int]]:
     """
     import numpy as np
 
-    # one hash per row of step number, time and loss, then one per SHINGLE rows
-
+    # one hash for each row of step number, time and loss
     factors = [np.uint64(factor) for factor in _FACTORS]
     rows = steps.index.astype(np.uint64) * factors[0]
     for values, factor in zip(
@@ -928,10 +955,12 @@ def hash_steps(steps: Steps) -> tuple[int, list[int]]:
     ):
         bits = np.where(np.isnan(values), -1.0, values).view(np.uint64) * factor
         rows ^= bits ^ (bits >> np.uint64(29))
+    # one hash for each sequence of SHINGLE rows
     length = min(SHINGLE, len(rows))
     hashes = rows[: len(rows) - length + 1].copy()
     for offset in range(1, length):
         hashes = hashes * factors[0] + rows[offset : len(rows) - length + 1 + offset]
     hashes ^= hashes >> np.uint64(31)
+    # the smallest hashes: a sample that does not depend on positions in the log
     smallest = np.sort(hashes)[:SAMPLES]
     return int((hashes * factors[1]).sum()), [int(value) for value in smallest]

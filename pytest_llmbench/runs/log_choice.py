@@ -84,7 +84,8 @@ def _drop_missing(seconds: Floats) -> Floats:
 def may_metrics_have_more(logs: Sequence[ParsedLog]) -> bool:
     """True if metrics of the run may contain many more step times than the logs.
 
-    Logs without any step time do not count.
+    This is so if the logs print means over several steps. Without any step time in the
+    logs, the result is False.
     """
     return 0 < OUTDONE * count_times(logs) <= count_trained_steps(logs)
 
@@ -141,7 +142,8 @@ class Neighbours:
         self._under: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        # by given path, and by a folder in or under which the runs are
+        # the newest run by location: a given path, ("in", folder, given path) or
+        # ("under", folder, given path)
         self._newest: dict[object, RunFiles] = {}
         for run in runs:
             self._at[run.folder][run.given_path].append(run)
@@ -233,17 +235,22 @@ class Surroundings:
         `is_at_baseline_path` is true if the metrics match a baseline's path,
         `is_recorded` if the session records baselines.
         """
+        # 1. runs whose logs contain steps, in, above or below the metrics' folder
         near = self.runs.find(metrics)
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
+        # 2. no such run, and a baseline's path or no log at all under the given path
         if is_at_baseline_path or not self.runs.find_newest_of_given_path(metrics):
             return Claim.RUN
+        # 3. only logs elsewhere: their steps decide later, or the metrics are hidden
         if is_recorded:
             return Claim.DOUBTFUL
-        consoles = (log.folder for log in self.silent.find_above(metrics))
-        has_console = any(not self.runs.has_inside(folder) for folder in consoles)
-        return Claim.DOUBTFUL if has_console else Claim.HIDDEN
+        silent_folders = (log.folder for log in self.silent.find_above(metrics))
+        has_silent_log = any(
+            not self.runs.has_inside(folder) for folder in silent_folders
+        )
+        return Claim.DOUBTFUL if has_silent_log else Claim.HIDDEN
 
     def is_later(self, metrics: RunFiles) -> bool:
         """True if metrics were modified long after the newest log.

@@ -75,7 +75,7 @@ def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
     runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)
     for run in runs:
         runs_by_key[run.identity.key].append(run)
-    ordered = runs_by_key.pop(None, [])
+    ordered = runs_by_key.pop(None, [])  # unidentified runs keep their starts
     for group in runs_by_key.values():
         ordered += _date_group(group, now) if len(group) > 1 else group
     key_counts = Counter(_make_primary_key(run, now) for run in ordered)
@@ -83,6 +83,7 @@ def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
     def make_key(
         run: Run,
     ) -> tuple[tuple[datetime, bool, tuple[int, str]], float, datetime, str]:
+        """Return the sort key: primary key, slowness, file time, id."""
         first = _make_primary_key(run, now)
         # Of two logs of one job with different step times the slower sorts as the
         # later, since it has to be judged.
@@ -100,7 +101,8 @@ def _make_primary_key(
     run: Run, now: datetime
 ) -> tuple[datetime, bool, tuple[int, str]]:
     """Return the primary sort key: start, True if without steps, job id as a number."""
-    # An undated run has to be judged: an older good run must not replace it.
+    # An undated run sorts after all dated ones: it has to be judged, and an older good
+    # run must not replace it.
     return (
         run.started or now + 2 * CLOCK_SKEW,
         not count_steps(run),
@@ -135,8 +137,11 @@ def _date_group(runs: Sequence[Run], now: datetime) -> list[Run]:
 
     This is the first clock of `CLOCKS` that dates all runs with steps. A run without
     steps that lacks this clock is dated relative to the other runs
-    (`_place_stepless_run`). Without such a clock, only `order_source` changes.
+    (`_place_stepless_run`). If no clock dates all runs with steps, their starts do not
+    change, and `order_source` becomes `Clock.MIXED`.
     """
+    # {run id: {clock: start candidate}}; reversed, so that the first of several
+    # candidates of a clock is kept
     candidates = {
         run.id: {
             candidate.clock: candidate
@@ -171,10 +176,10 @@ def _move_latest_last(
     candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> list[Run]:
-    """Move a run after the others if a better clock shows that it is the latest.
+    """Move a run to the end if a clock better than `clock` shows that it is the latest.
 
-    `clock` dates all runs; a better clock dates only some of them, including the newest
-    run by `clock`.
+    `dated` are the runs dated by `clock`. A better clock is earlier in `CLOCKS` and
+    dates only some of the runs. It is used if it dates the newest run by `clock`.
     """
     # Otherwise a single old log without a timestamp would make file times decide, which
     # copying changes.
@@ -205,9 +210,10 @@ def _order_started_together(
     candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> list[Run]:
-    """Order runs with equal starts by the next clock that dates all of them.
+    """Order runs with equal starts by a clock that is less certain than `clock`.
 
-    Adds microseconds to the starts.
+    This is the next clock of `CLOCKS` that dates all of them. The order is expressed by
+    adding microseconds to the starts.
     """
     # Jobs of one folder share its timestamp, and the first submitted may start last.
     # File times are excluded: they are less reliable than job ids.
@@ -278,8 +284,9 @@ def _place_stepless_run(
 ) -> Run:
     """Date a run without steps, by `clock` if possible.
 
-    Otherwise the run starts just after the last of the dated runs that are earlier by
-    `_is_later`. If no run is earlier, it starts before all of them.
+    Otherwise the run is placed among the `dated` runs: just after the last run that is
+    earlier according to `_is_later`. If no run is earlier, it starts before all of
+    them.
     """
     own_candidate = candidates[run.id].get(clock)
     if (
@@ -294,7 +301,8 @@ def _place_stepless_run(
     started, relation = (
         (max(starts), "later") if earlier else (min(starts) - FRESH, "earlier")
     )
-    neighbour = next(  # the latest earlier run, or the first of all runs
+    # the latest earlier run, or the first of all runs: its start gave `started`
+    neighbour = next(
         other for other in dated if other.started in (started, started + FRESH)
     )
     if earlier:
@@ -313,8 +321,8 @@ def _is_later(
 ) -> bool:
     """True if a run is later than another run.
 
-    Compares the times of the first clock that dates both runs, else the file times,
-    else the job ids.
+    Compares the times of the first clock that dates both runs. Otherwise, the run is
+    later if its file is. An earlier file proves nothing: then the job ids are compared.
     """
     # Equal times count as later: a failed run must not be ordered too early.
     own_times, other_times = candidates[run.id], candidates[other.id]
@@ -364,23 +372,20 @@ def drop_superseded(
             continue
         started = run.started or run.found.modified
         keys = {run.identity.key} if run.identity.key else set(run.identity.candidates)
-        replaced = [
+        # the older runs that would be judged if this job were dropped
+        judged_instead = [
             newest_with_log[key]
             for key in keys
             if key in newest_with_log and indices[newest_with_log[key].id] > index
         ]
         is_unidentified = run.found.logless_job is LoglessJob.FOLDER and not keys
-        if (
-            started is not None
-            and now - started < FRESH
-            and run.found.logless_job is not LoglessJob.METADATA
-        ):
-            for judged in replaced:
+        is_fresh = started is not None and now - started < FRESH
+        may_be_queued = started is not None and now - started <= LONGEST_QUEUE
+        if is_fresh and run.found.logless_job is not LoglessJob.METADATA:
+            for judged in judged_instead:
                 starting[judged.id] = (*starting.get(judged.id, ()), run.id)
             notes.append(IgnoredFile(run.id, "launched minutes ago, no log yet"))
-        elif not is_unidentified and (
-            replaced or (started is not None and now - started <= LONGEST_QUEUE)
-        ):
+        elif not is_unidentified and (judged_instead or may_be_queued):
             remaining.append(run)
         else:
             notes.append(IgnoredFile(run.id, LOGLESS_JOB_TEXTS[run.found.logless_job]))

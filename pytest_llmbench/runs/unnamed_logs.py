@@ -81,7 +81,7 @@ class LogDetector:
             for name in others
             if names.has_log_word(name) and not name.lower().endswith(UNREPORTED)
         ]
-        if has_log:
+        if has_log:  # choose only the files of baselines
             return UnnamedChoice(
                 tuple(at_baseline_path), tuple((name, NOT_READ) for name in reportable)
             )
@@ -93,17 +93,18 @@ class LogDetector:
         examined: dict[str, bool] = {}
 
         def contains_steps(name: str) -> bool:
+            """True if a file contains steps; remembers the result in `examined`."""
             if name not in examined:
                 examined[name] = self.contains_steps(files, name)
             return examined[name]
 
         logs_found: list[str] = []
         not_examined: dict[str, str] = {}
+        # a kind is a group of names that differ only in numbers
         kinds = _list_kinds(to_examine)
         for index, kind in enumerate(kinds):
-            if len(examined) - len(
-                logs_found
-            ) >= MOST_EXAMINED and not names.is_job_output(kind[0]):
+            without_steps = len(examined) - len(logs_found)
+            if without_steps >= MOST_EXAMINED and not names.is_job_output(kind[0]):
                 remaining = sum(map(len, kinds[index:])) - 1
                 not_examined[kind[0]] = (
                     f"not examined, like {remaining} more: {MOST_EXAMINED} files in this folder contain no step"
@@ -111,6 +112,7 @@ class LogDetector:
                 break
             logs_found += _find_logs_of_kind(kind, contains_steps)
         logs, ranks = _drop_further_ranks(_choose_outputs(logs_found, files.names))
+        # standard error is read together with its log, so it is not ignored
         streams = {names.name_paired_stream(name, "stderr") for name in logs}
         used = {*logs, *streams}
         ignored = {

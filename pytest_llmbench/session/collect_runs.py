@@ -604,11 +604,17 @@ def _drop_all_duplicates(
     and the dropped files. `unnamed` are the ids of runs whose logs are not named like
     logs.
     """
+    # copies of a launcher's log, next to it
     remaining, attached = drop_attached(runs)
+    # logs recorded by tools such as W&B and torchrun
     remaining, tracked = drop_tracked(remaining, unnamed)
+    # logs of further processes of a run
     remaining, ranks = drop_ranks(remaining)
+    # complete and partial copies of a job's log in other folders
     remaining, copies = drop_duplicates(order_runs(remaining, now))
+    # jobs without a log, except those that may still be in the queue
     kept, superseded = drop_superseded(order_runs(remaining, now), now)
+    # logs with the steps of another run: marked, or dropped if surely the same job
     kept, repeated = mark_duplicates(kept)
     notes = [
         *superseded,
