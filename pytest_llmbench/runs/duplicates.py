@@ -549,7 +549,7 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
         if run.identity.key is None or not count_steps(run):
             continue
         for other in earlier.add(run):
-            # once marked or dropped, a run is not compared again
+            # the first pair that marks or drops a run decides
             if (
                 run.id not in duplicates
                 and run.id not in dropped_pairs

@@ -235,15 +235,16 @@ class Surroundings:
         `is_at_baseline_path` is true if the metrics match a baseline's path,
         `is_recorded` if the session records baselines.
         """
-        # 1. runs whose logs contain steps, in, above or below the metrics' folder
+        # runs with a log in, above or below the metrics' folder
         near = self.runs.find(metrics)
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
-        # 2. no such run, and a baseline's path or no log at all under the given path
+        # no run nearby, and a baseline's path or no run at all under the given path
         if is_at_baseline_path or not self.runs.find_newest_of_given_path(metrics):
             return Claim.RUN
-        # 3. only logs elsewhere: their steps decide later, or the metrics are hidden
+        # Runs elsewhere may have these steps. Doubtful metrics are read and compared
+        # with them; others are hidden without reading. A recording session reads all.
         if is_recorded:
             return Claim.DOUBTFUL
         silent_folders = (log.folder for log in self.silent.find_above(metrics))

@@ -610,11 +610,11 @@ def _drop_all_duplicates(
     remaining, tracked = drop_tracked(remaining, unnamed)
     # logs of further processes of a run
     remaining, ranks = drop_ranks(remaining)
-    # complete and partial copies of a job's log in other folders
+    # complete and partial copies of a job's log
     remaining, copies = drop_duplicates(order_runs(remaining, now))
-    # jobs without a log, except those that may still be in the queue
+    # jobs without a log that are too old or were launched minutes ago
     kept, superseded = drop_superseded(order_runs(remaining, now), now)
-    # logs with the steps of another run: marked, or dropped if surely the same job
+    # logs with the steps of another job are marked; second logs of a job are dropped
     kept, repeated = mark_duplicates(kept)
     notes = [
         *superseded,

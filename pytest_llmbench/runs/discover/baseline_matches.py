@@ -188,12 +188,16 @@ Matching = Callable[[Subject], tuple[Match, ...]]
 
 
 def cache_matches() -> Matching:
-    """Return a caching `match_baselines`, to be used with one set of recipes."""
+    """Return a function like `match_baselines` that caches its results.
+
+    Use it with one set of recipes only.
+    """
     # Most of thousands of runs differ only in the sources of their claims, so the key
     # does not contain the sources.
     cache: dict[object, tuple[Match, ...]] = {}
 
     def find(subject: Subject) -> tuple[Match, ...]:
+        """Return the matches of a run, from the cache if possible."""
         claimed_values = frozenset(
             (field, claim.value) for field, claim in subject.claims.by_field.items()
         )
@@ -279,6 +283,7 @@ def find_differences(
         )
         if not is_same_release:
             fields.append("release")
+    # a run without a stated task is a pretraining
     if "task" not in claims and baseline.key.task.casefold() not in _PRETRAINING:
         fields.append("task")
     if any(baseline.dialect not in readable for readable in subject.dialects):
@@ -301,6 +306,7 @@ def find_nearest(
     def rank_match(
         match: Match,
     ) -> tuple[Distance, list[int], str]:
+        """Return the sort key of a match, smaller for a nearer baseline."""
         # negative, so that the newest release comes first
         release_rank = [
             -int(number) for number in re.findall(r"\d+", match.key.release)
@@ -361,11 +367,13 @@ def _measure_distance(match: Match, gpus: str, dtype: str) -> Distance:
 
 
 def fits_layout(layout: str, recipe: Recipe) -> bool:
-    """True if a recipe's release writes this layout."""
+    """True if a recipe's release writes this layout, or if the layout is unknown ("")."""
     # `workloads` replaced `results` in 25.05. `experiments` is the 25.04 form, and also
     # the inner folder of `workloads` if only that folder was copied.
     if layout not in ("workloads", "results"):
-        return layout == "" or recipe.layout != "results"
+        is_unknown = layout == ""
+        return is_unknown or recipe.layout != "results"
+    # the layout that the recipe documents, then the release
     if recipe.layout not in ("", layout):
         return False
     release = re.match(r"v?(\d+)\.(\d+)", recipe.release)
@@ -387,6 +395,7 @@ def _list_accepted(
         "nodes": {str(_count_nodes(key, claims))},
         "gpu": {key.gpu.casefold()},
         "task": _PRETRAINING if task in _PRETRAINING else {task},
+        # weak scaling is the default
         "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
         **_accept_precision(key, claims),
         "proxy": {str(configuration.proxy).lower()},
@@ -419,9 +428,9 @@ def _accept_precision(
 ) -> dict[str, Collection[str]]:
     """Return the precisions and variants that a run of this baseline may state.
 
-    An FP8 recipe has several names: `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx`
-    are equal. A baseline without an FP8 recipe accepts only its own precision and
-    variant.
+    An FP8 recipe is the scaling of FP8 numbers, such as `mx`. It has several names:
+    `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx`. A baseline with such a recipe
+    accepts all its names. Another baseline accepts only its precision and variant.
     """
     dtype, variant = key.dtype.casefold(), key.variant.casefold()
     fp8_recipe = variant if dtype == "fp8" else ""
@@ -432,6 +441,7 @@ def _accept_precision(
     if fp8_recipe not in RECIPES:
         return {"dtype": {dtype}, "variant": {variant}}
     dtypes = {dtype, *RECIPES[fp8_recipe]}
+    # `fp8` alone does not name the recipe
     if "variant" in claims and claims["variant"].value == fp8_recipe:
         dtypes.add("fp8")
     return {"dtype": dtypes, "variant": {variant, fp8_recipe}}

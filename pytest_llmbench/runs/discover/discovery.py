@@ -103,19 +103,19 @@ class RunSearch:
         )
         self.discovery = _find_named_runs(self._walk)
 
-    def find_unnamed_runs(self, accepted: Collection[Path]) -> tuple[RunFiles, ...]:
+    def find_unnamed_runs(self, log_paths: Collection[Path]) -> tuple[RunFiles, ...]:
         """Return the runs whose logs are these files.
 
         Each log comes with the other output stream of its job.
         """
-        accepted_by_folder: dict[str, set[str]] = defaultdict(set)
-        for path in accepted:
-            accepted_by_folder[str(path.parent)].add(path.name)
+        log_names_by_folder: dict[str, set[str]] = defaultdict(set)
+        for path in log_paths:
+            log_names_by_folder[str(path.parent)].add(path.name)
         owned_runs: list[OwnedRun] = []
         for folder in self._walk.folders:
-            if folder.text not in accepted_by_folder:
+            if folder.text not in log_names_by_folder:
                 continue
-            chosen = frozenset(accepted_by_folder[folder.text])
+            chosen = frozenset(log_names_by_folder[folder.text])
             job_folder = _make_unnamed_folder(folder, chosen, self._walk.stores)
             owned_runs += [
                 (run, job_folder.layout.inside)
@@ -152,6 +152,7 @@ def _list_unnamed_files(walk: Walk) -> Iterator[UnnamedFiles]:
     """
     ignored_names = defaultdict(list)
     for path, reason in walk.ignored:
+        # a renamed log (`.out.bak`) is listed as hidden instead
         may_be_unnamed_log = (
             reason == NOT_READ
             and names.may_be_log(path.name)
@@ -211,9 +212,11 @@ def _find_named_runs(walk: Walk) -> Discovery:
 
     Also lists unnamed files, and those that were ignored, unreadable or hidden.
     """
+    # folders with their jobs, and launch folders without a log
     emptied = _drop_repeated_files(walk)
     job_folders = find_job_folders(walk.folders)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
+    # runs with a log, or of a job without a log
     log_folders = find_log_folders(job_folders)
     twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
@@ -223,6 +226,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
         for job_folder in job_folders
         for run in _make_runs(job_folder, log_folders, walk)
     ]
+    # folders of given files next to other jobs, which a report may belong to
     folders_with_other_jobs = {
         job_folder.folder.path
         for job_folder in job_folders
@@ -231,6 +235,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
     runs = _make_ids_unique(
         add_reports(owned_runs, walk.reports, folders_with_other_jobs)
     )
+    # metrics that may repeat the runs of logs
     owned_metrics_runs: list[OwnedRun] = [
         (_make_run(draft, job_folder, None, None, walk), job_folder.layout.inside)
         for job_folder in job_folders
@@ -242,6 +247,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
         taken_ids=[run.id for run in runs],
     )
     marker_problems = tuple(walk.trial_markers.list_problems())
+    # files that may hide a newer run
     hidden: list[tuple[Path, datetime, str]] = []
     for path, seconds, description in (*walk.hidden, *_list_lone_errors(walk)):
         modified = _convert_time(seconds)
@@ -305,6 +311,7 @@ def _drop_repeated_files(walk: Walk) -> list[Folder]:
                     f"another name of {original_folder.path / original.name}",
                 )
             )
+            # the user gave the file by this name: now the kept name counts as given
             if file.name in folder.chosen:
                 original_folder.chosen |= {original.name}
     for folder in {id(folder): folder for folder in emptied}.values():
@@ -317,10 +324,10 @@ def _make_runs(
 ) -> Iterator[RunFiles]:
     """Yield the runs of one folder; record its other files in the walk.
 
-    A draft is a job of the folder: with logs, or (`logless_job`) only with files that a
-    job without a log left. Metadata without any other file of the job also make a run.
-    If only some files were chosen, the others are ignored. `log_folders` are the
-    folders with logs of each job id.
+    Three kinds of jobs become runs: a job with logs, a job that left only standard
+    error or a launch folder (`draft.logless_job`), and a job that left only metadata.
+    If the user gave only files of this folder (`only_chosen`), only their jobs count.
+    `log_folders` are the folders with logs of each job id.
     """
     folder, jobs = job_folder.folder, job_folder.jobs
     assignment = assign_metadata(jobs)
@@ -355,8 +362,8 @@ def _make_logless_job(
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only standard error or a launch folder.
 
-    Yields nothing if its recipe or size is unknown, or if its log is elsewhere. Then
-    records its standard error as ignored.
+    Yields nothing if its log is elsewhere, or if its recipe or size is unknown: then
+    it may not be a training. Records its standard error as ignored in these cases.
     """
     logless_path = draft.logless_path or job_folder.folder.path
     if draft.job and log_folders.get(draft.job):
@@ -469,6 +476,7 @@ def _make_run(
 
     `metadata` is the path of the metadata file, `record` are its contents.
     """
+    # the names that describe the run
     folder, layout = job_folder.folder, job_folder.layout
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
     described_by_folders = draft.described_by_folders and (
@@ -479,6 +487,7 @@ def _make_run(
     job = draft.job or metadata_or_empty.job
     log_names = [names.strip_compression(attempt.log.name) for attempt in attempts]
     run_names = (*map(names.strip_suffix, log_names), *reversed(inside))
+    # reasons not to judge the run
     excluded, explanation = find_exclusion(record, run_names)
     trial_pending_since = None
     # other exclusions take precedence: they hold within an A/B, too
@@ -491,6 +500,7 @@ def _make_run(
     hints = _collect_hints(
         draft, folder, layout if described_by_folders else None, record
     )
+    # its start, else only the date of a parent folder
     start_candidates = tuple(_list_start_candidates(record, layout, folder))
     by_clock = {candidate.clock: candidate for candidate in start_candidates}
     start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
@@ -598,6 +608,7 @@ def _collect_hints(
         first_attempt = draft.attempts[min(draft.attempts)]
         source = f"file {first_attempt.log.name}"
     hints = list(layout.hints) if layout else []
+    # a value that folders and file name both state has the folder as its source
     layout_hints = {(hint.field, hint.value): hint for hint in reversed(hints)}
     hints += [layout_hints.get(pair) or Hint(*pair, source) for pair in draft.pairs]
     hints += record.hints if record else ()

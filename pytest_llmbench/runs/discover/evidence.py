@@ -85,13 +85,14 @@ def add_reports(
 ) -> list[RunFiles]:
     """Exclude or annotate the runs that profiler reports belong to.
 
-    `reports` maps paths to modification times (epoch seconds). A report whose name
-    contains a job id excludes that job's runs in the nearest folder above the report
-    that contains runs of the job. A report without an id (`profile_<process>`) excludes
-    the only run of its folder if the report may come from the run's launch. Otherwise
-    the report is recorded as a possible report of each run in the folder, unless a run
-    in it is already known to be profiled.
-    `crowded` are folders that contain further logs outside the search.
+    `reports` maps paths to modification times (epoch seconds). `crowded` are folders
+    that contain further logs outside the search.
+
+    A report whose name contains a job id excludes the runs of that job, in the nearest
+    folder above the report that contains any. A report without a job id
+    (`profile_<process>`) excludes the only run of its folder if the report may come
+    from the run's launch. Otherwise the report is recorded as a possible report of each
+    run in the folder, unless a run in it is already known to be profiled.
     """
     results = [run for run, _ in runs]
     if not reports:

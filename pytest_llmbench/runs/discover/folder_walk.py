@@ -225,6 +225,7 @@ class Walk:
             elif self._is_seen(target):
                 self.ignored.append((link, "a link to a folder that is read already"))
             else:
+                # the target of a link in a run's folder belongs to the run, too
                 if str(link.parent) in self._inside_runs:
                     self._inside_runs.add(str(target))
                 further_links += self._read_tree(_make_folder(target, target))
@@ -257,10 +258,9 @@ class Walk:
         return links
 
     def _record_unreadable_folder(self, folder: Folder, error: OSError) -> None:
-        """Record an unreadable folder, and only the first one beyond the limit of
-        folders.
+        """Record an unreadable folder; end the walk at the limit of folders.
 
-        At the limit, the walk ends.
+        The message about the limit is recorded for the first folder beyond it.
         """
         problem = _describe_error(error)
         if error.errno == EFBIG:  # the limit of folders
@@ -321,17 +321,20 @@ class Walk:
             self.unreadable.append(note)
 
     def _hide_path(self, path: str, reason: str) -> None:
-        """Record a path that is not a file but may replace a newer run's log."""
+        """Record a path as ignored and hidden: named like a log, but not a file.
+
+        The log of a newer run may be missing in its place.
+        """
         self.ignored.append((Path(path), reason))
         self.hidden.append((Path(path), _read_link_time(path), reason))
 
     def _record_unfinished_files(
         self, folder: Folder, entry_names: Collection[str]
     ) -> None:
-        """Record unfinished transfers and renamed logs, and an empty folder named like
-        a log.
+        """Record unfinished transfers, renamed logs, and an empty folder named like a
+        log.
 
-        Clears the entries that `_add_file` skipped.
+        Examines, then clears, the entries of the folder that `_add_file` skipped.
         """
         if (
             not entry_names
@@ -377,10 +380,10 @@ class Walk:
         self._read_tree(_make_folder(root, root if is_given else given_path))
 
     def _remember_archive(self, folder: Folder, path: Path) -> None:
-        """Remember an archive found in a folder, unless it is code or nested in an
-        archive.
+        """Remember an archive found in a folder, to open it after the folders.
 
-        Records such archives as ignored.
+        An archive of a run's code, or inside another archive, is recorded as ignored
+        instead.
         """
         if folder.text in self._inside_runs:
             self.ignored.append(
@@ -402,7 +405,10 @@ class Walk:
     def _add_file(self, folder: Folder, entry: FolderEntry) -> None:
         """Sort a file into logs, reports, archives, skipped and unreadable files.
 
-        Every link is examined, since a broken link raises OSError and is reported.
+        A chosen file was given by name and is always read. In a folder with
+        `only_chosen`, other files are not read. A notable file has the name of a log,
+        metadata, metrics file or archive, or of a renamed log. Raises OSError for a
+        broken link, whatever its name.
         """
         name = entry.name
         if _is_report(name):
@@ -413,9 +419,11 @@ class Walk:
         link = entry.is_symlink()
         if not notable and not folder.only_chosen and names.may_be_log(name):
             folder.unnamed.append(name)
+        # skipped entries are searched for unfinished and renamed logs later
         if not (chosen or notable or link):
             self._skipped_entries.append(entry)
             return
+        # a notable file without a log's suffix may be a renamed log, too
         if not (chosen or name.endswith(READ_ENDS)):
             self._skipped_entries.append(entry)
         status = entry.stat()
@@ -441,9 +449,12 @@ class Walk:
         )
 
     def _collect_closed_folder(self, folder: Folder, path: Path) -> bool:
-        """Collect profiler reports from a folder whose name marks it as log-free.
+        """Collect profiler reports from a folder that should contain no logs, by its
+        name.
 
-        Returns True if the walk must not descend into the folder.
+        Returns True if the folder is closed: the walk must not descend into it. Such a
+        folder is part of a run and does not contain other runs. Records the folder as
+        ignored, and logs in it as hidden.
         """
         entries = self.stores.scan(path)
         self.reports |= {

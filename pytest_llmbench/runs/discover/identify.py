@@ -82,6 +82,7 @@ def identify(
     precedence over names. The `tables` of Megatron-Bridge are tried last, and require
     that the run states every field that distinguishes their rows.
     """
+    # 1. baselines with a path and facts
     path_comparisons = (
         [] if baseline_release else compare_baselines_at_path(run, logs, recipes)
     )
@@ -100,6 +101,7 @@ def identify(
         )
     if keys:
         return _make_ambiguous_by_facts(closest, keys)
+    # 2. names and metadata
     ordinary_recipes = [recipe for recipe in recipes if recipe.name != MEGATRON_BRIDGE]
     options = {"release": release, "gpu": gpu}
     identity = _identify_by_names(
@@ -112,6 +114,7 @@ def identify(
     )
     if path_comparisons and identity.key is None:
         return _add_differences(identity, path_comparisons)
+    # 3. the tables of Megatron-Bridge, if names leave no candidate or the log fits none
     is_undecided = identity.key is None and (
         not identity.candidates or identity.fits_none
     )
@@ -159,7 +162,10 @@ def _make_ambiguous_by_facts(
 def _add_differences(
     identity: Identity, path_comparisons: Sequence[Comparison]
 ) -> Identity:
-    """Explain an unknown identity by the closest baseline that has the run's path."""
+    """Explain an unknown identity by the closest baseline that has the run's path.
+
+    The closest baseline differs in the fewest facts.
+    """
     closest = min(
         path_comparisons,
         key=lambda comparison: (len(comparison.differences), comparison.baseline.key),
@@ -263,13 +269,15 @@ def _choose_key(
 ) -> Identity:
     """Identify a run if its claims, with the facts in its logs, leave a single key.
 
-    Otherwise the identity has no key and lists the candidates. The facts of a log
-    never make up for a missing field of a Megatron-Bridge run.
+    Otherwise the identity has no key and lists the candidates. Facts of the log, such
+    as the batch size, may make up for required fields that no source states, except for
+    a Megatron-Bridge run.
     """
     missing = [field for field in required_fields if not _is_stated(field, claims)]
     keys = tuple(sorted({match.key for match in fitting}))
     if len(keys) == 1 and not missing:
         return _make_identity(keys[0], claims, missing)
+    # several keys fit, or required fields are missing: let the facts of the logs decide
     facts_by_match = [
         (match.key, _check_facts(logs, match.baseline)) for match in fitting
     ]
@@ -459,6 +467,7 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
     for conflicting_claims in claims.contradictions:
         fitting_keys: set[Key] = set()
         for claim in conflicting_claims:
+            # assume that this value is right; other contradicted fields may differ
             resolved = replace(claims, by_field={**claims.by_field, claim.field: claim})
             other_contradicted = contradicted_fields - {claim.field}
             for match in find(replace(subject, claims=resolved)):

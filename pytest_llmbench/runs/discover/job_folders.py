@@ -93,7 +93,8 @@ def group_files(folder: Folder) -> FolderJobs:
         file.name: names.strip_compression(file.name).lower() for file in folder.files
     }
     plain_names = frozenset(plain_by_name.values())
-    # the reason to ignore each file, "" for a file that is used
+    # the reason to ignore each file, "" for a file that is used; the steps below add to
+    # the reasons
     reasons = {
         name: _explain_skip(plain_name, plain_names, folder)
         for name, plain_name in plain_by_name.items()
@@ -104,9 +105,11 @@ def group_files(folder: Folder) -> FolderJobs:
         for name, file in files.items()
         if not reasons.get(name) and _is_log(name, folder)
     ]
+    # jobs with a log
     path_by_name = _index_names(files)
     drafts = _draft_jobs(folder, logs, metadata, path_by_name, reasons)
     _add_slurm_outputs(folder, files.values(), drafts, path_by_name, reasons)
+    # jobs that left only standard error
     used_names: set[str] = set()
     for draft in drafts:
         for attempt in draft.attempts.values():
@@ -124,6 +127,7 @@ def group_files(folder: Folder) -> FolderJobs:
     # several error files of one job share a draft
     drafts += {draft.job: draft for draft in error_drafts.values()}.values()
     reasons |= {name: LONE_ERROR for name in lone_errors if name not in error_drafts}
+    # the job of the metrics files
     drafts += _draft_metrics(folder, files.values(), reasons)
     ignored = [
         (folder.path / name, reason) for name, reason in reasons.items() if reason
@@ -305,6 +309,7 @@ def _draft_jobs(
         )
         draft.modified = max(draft.modified, file.modified)
     drafts = list(draft_by_job.values())
+    # next to a launcher's log, other logs are not described by the folders' names
     has_launched_log = any(draft.launched for draft in drafts)
     for draft in drafts:
         draft.described_by_folders = draft.launched or not has_launched_log
@@ -418,6 +423,7 @@ def _add_slurm_outputs(
             if attempt.err is None:
                 draft.attempts[attempt.number] = replace(attempt, err=path)
                 continue
+        # several attempts, standard error exists, or the file is compressed
         reasons[file.name] = f"the log of job {job} is next to it"
 
 
@@ -447,9 +453,10 @@ class Assignment:
 def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     """Group the files of all folders into jobs.
 
-    If an experiment has launched logs, its folders' names describe only these logs, and
-    not files without a job id in the same folder or its parents. Clears
-    `described_by_folders` in the drafts of such files.
+    The names of an experiment's folders describe the logs in it (recipe, size, GPUs).
+    If a launcher wrote logs in the experiment, the names describe only these. Therefore
+    `described_by_folders` is cleared for other logs without a job id in the folder of a
+    launcher's log, or in its parents up to the experiment's folder.
     """
     all_folders = [
         JobFolder(folder, group_files(folder), find_layout(folder.parts))
@@ -465,6 +472,7 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     ]
     if not drafts_without_job:
         return job_folders
+    # the folders of launchers' logs, and their parents within the experiment
     launched_folders: set[Parts] = set()
     for job_folder in job_folders:
         if _is_launched(job_folder):
@@ -512,10 +520,11 @@ def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[
 
 
 def assign_metadata(folder: FolderJobs) -> Assignment:
-    """Assign each metadata file to the log of its job.
+    """Assign each metadata file of a folder to the log of its job, by the job id.
 
-    A single remaining metadata file belongs to the single log without a job id, if the
-    folders describe that log.
+    If logs without a job id remain (see `list_nameless`), a remaining metadata file may
+    belong to them. It is assigned if it is the only one and the folder has only one log
+    that its folders describe; otherwise it is undecided.
     """
     path_by_draft = {
         index: folder.metadata[draft.job]
@@ -527,6 +536,7 @@ def assign_metadata(folder: FolderJobs) -> Assignment:
     nameless = list_nameless(folder.drafts)
     if not nameless:
         return Assignment(path_by_draft, without_log=unassigned, undecided={})
+    # one such log is the only log without a job id
     described_logs = [
         draft
         for draft in folder.drafts
@@ -540,7 +550,10 @@ def assign_metadata(folder: FolderJobs) -> Assignment:
 
 
 def list_nameless(drafts: Iterable[JobDraft]) -> tuple[JobDraft, ...]:
-    """Return the logs without a job id that metadata may identify."""
+    """Return the jobs without an id that are described by their folders.
+
+    The metadata in the folder may be theirs.
+    """
     return tuple(
         draft for draft in drafts if draft.described_by_folders and not draft.job
     )
@@ -583,6 +596,7 @@ def find_empty_launches(
         _add_folders(nonempty_folders, folder.parts)
     for path, _ in walk.unreadable:
         _add_folders(nonempty_folders, path.parts)
+    # yield the remaining folders that are named like a launch
     for folder in walk.folders:
         if folder.only_chosen or folder.parts in nonempty_folders:
             continue

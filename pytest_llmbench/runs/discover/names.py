@@ -168,8 +168,10 @@ def _read_numbered(
 ) -> Experiment | None:
     """Parse a name with `read`, without its trailing numbers if possible.
 
-    Omitting the numbers lets the cache of `read` work. If the name has a GPU count, the
-    numbers are appended to the result; otherwise the whole name is parsed again.
+    The trailing numbers are a job id and a restart, different in each name: without
+    them, the cache of `read` works. They are appended to the result if the name has a
+    number of GPUs or nodes. Otherwise they may contain it, and the whole name is parsed
+    again.
     """
     if len(name) > LONGEST_NAME:
         return None
@@ -197,7 +199,7 @@ def _read_untyped(name: str) -> Experiment | None:
 
 @lru_cache(_CACHE_SIZE)
 def _read_innermost(name: str) -> Experiment | None:
-    """Parse the innermost experiment in a name, else the whole name.
+    """Parse the last experiment in a name, else the whole name.
 
     `team-team.pretrain_grok1_314b_bf16_256` contains `pretrain_grok1_314b_bf16_256`.
     The type (`pretrain_`) is optional if the whole name is parsed.
@@ -433,9 +435,10 @@ def _read_settings(tokens: list[str]) -> tuple[NamePairs, tuple[str, ...]]:
     """Parse the tokens after the precision: GPUs, nodes, parallelism, batch sizes,
     variant.
 
-    Without another number of GPUs or nodes, the first bare number is the GPUs. Also
-    returns the remaining bare numbers. Unknown tokens before such a bare number of GPUs
-    are the variant; other unknown tokens are ignored.
+    If no token such as `gpus64` or `nodes8` states the number of GPUs, it is the first
+    bare number (but not a timestamp); unknown tokens before this number are then the
+    variant. Other unknown tokens are ignored. Returns (field, value) pairs, and the
+    remaining bare numbers.
     """
     pairs: list[tuple[str, str]] = []
     numbers: list[str] = []
@@ -495,6 +498,6 @@ def _split_numbers(numbers: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _strip_numbers(stem: str, job: str, attempt: str) -> str:
-    """Return a stem without its trailing job id and restart count."""
+    """Return a log's stem without its trailing job id and restart: `x` for `x_12_0`."""
     tail = "".join(f"_{number}" for number in (job, attempt) if number)
     return stem.removesuffix(tail)

@@ -148,9 +148,11 @@ _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 def generalise(text: str, job_id: str = "") -> str:
-    """Replace the parts of a name that differ between runs by `#` and `*`.
+    """Replace the parts of a name that differ between daily runs by `#` and `*`.
 
-    `llama3_70b_2026-03-02_1234567.log` becomes `llama3_70b_#-#-#_#.log`.
+    These are job numbers, dates, times, counters and random characters.
+    `llama3_70b_2026-03-02_1234567.log` becomes `llama3_70b_#-#-#_#.log`. `job_id` is
+    replaced even if it is short.
     """
     text = _UUID.sub("*", text)
     text = _OUTPUT.sub(_replace_numbers, text)
@@ -167,7 +169,10 @@ def generalise(text: str, job_id: str = "") -> str:
 
 
 def _replace_unless_round(match: re.Match[str]) -> str:
-    """Return `#` for a number, but the number itself if it may be a size."""
+    """Return `#` for a matched number, or the number itself if it may be a size.
+
+    A size has fewer than eight digits and is divisible by 64 or 1000.
+    """
     number = match[0]
     may_be_size = len(number) < _NEVER_SIZE_DIGITS and any(
         int(number) % divisor == 0 for divisor in _ROUND
@@ -176,14 +181,19 @@ def _replace_unless_round(match: re.Match[str]) -> str:
 
 
 def _generalise_name(name: str, job_id: str) -> str:
-    """Generalise a file or folder name, including short job numbers."""
+    """Replace dates and job numbers in a file or folder name by `#`.
+
+    Like `generalise`, but also replaces numbers of four or five digits, such as `12345`
+    in `train-12345.log`, unless they may be sizes.
+    """
     return _SHORT.sub(_replace_unless_size, generalise(name, job_id))
 
 
 def _replace_unless_size(match: re.Match[str]) -> str:
-    """Return `#` for a short number, but the number itself if it may be a size.
+    """Return `#` for a matched short number, or the number itself if it may be a size.
 
-    Such a number is round, or adjacent to a word for a size: `seq_8193`, `1025-steps`.
+    A size is round (`4096`), or adjacent to a word for a size: `seq_8193`,
+    `1025-steps`.
     """
     word_before = _WORD_BEFORE.search(match.string, 0, match.start())
     word_after = _WORD_AFTER.match(match.string, match.end())
@@ -233,6 +243,7 @@ def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
     folder_job_id = job_id if len(job_id) >= CERTAIN_DIGITS else ""
     patterns: list[str] = []
     for folder, next_folder in pairwise((*folders, "")):
+        # torchrun's folder of a launch, before `attempt_0`, has a random suffix
         launch = _LAUNCH.fullmatch(folder) if _ATTEMPT.fullmatch(next_folder) else None
         if launch:
             patterns.append(f"{_generalise_name(launch[1], folder_job_id)}*")

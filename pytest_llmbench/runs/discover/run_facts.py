@@ -171,7 +171,8 @@ class Comparison:
         """True if this baseline is closer to the run than that of `other`.
 
         The run must agree with all facts that it agrees with in `other`, and with
-        further facts. If the facts are the same, only `other` must have missing facts.
+        further facts. If it agrees with the same facts in both, the closer baseline is
+        the one without missing facts (stated by the baseline only).
         """
         if self.agreed == other.agreed:
             return bool(other.missing) and not self.missing
@@ -307,10 +308,11 @@ def _split_value(name: str, listed_value: str) -> Iterator[tuple[FactKey, str]]:
 def _compare(
     baseline: Baseline, stated: Values, versions: Mapping[str, str]
 ) -> Comparison:
-    """Compare the facts of a run and a baseline.
+    """Compare the facts that a run states with those recorded in a baseline.
 
     A major difference means another configuration; a minor one is only reported.
     """
+    # the values on both sides
     recorded: dict[FactKey, set[str]] = {}
     recorded_facts = baseline.match.says if baseline.match else ()
     for name, values in recorded_facts:
@@ -324,31 +326,35 @@ def _compare(
             key, recorded_values=recorded[key], stated_values=stated[key].keys()
         )
     )
+    # the differences: contradictions, and facts of one side that would be in the other
     contradicting = [key for key in shared if key not in agreed]
     missing = sorted(recorded.keys() - stated.keys())
     added = sorted(stated.keys() - recorded.keys())
     is_other_version = _has_other_version(baseline, versions)
     minor_names = _MINOR | _VERSION_DEPENDENT if is_other_version else _MINOR
-    significant = set(
+    significant_one_sided = set(
         _select_significant_one_sided(
             recorded, stated, has_same_defaults=not is_other_version
         )
     )
     differing = [
         *contradicting,
-        *(key for key in (*missing, *added) if key in significant),
+        *(key for key in (*missing, *added) if key in significant_one_sided),
     ]
+    # major differences
     major = [key for key in differing if key.name not in minor_names]
     # a log without its head, or of another log level, states only its steps
     states_only_steps = all(key.name in _OF_STEPS for key in stated)
     agrees_in_nothing_else = all(key.name == STEPS for key in agreed)
-    # without any agreement nothing identifies the run
+    # without any agreement nothing identifies the run: each missing fact is major
     if agrees_in_nothing_else and not states_only_steps:
         major += [key for key in missing if key not in major]
-    # a separate note reports the number of steps
+    # minor differences; a separate note reports the number of steps
     minor = [key for key in differing if key not in major and key.name != STEPS]
     minor += [
-        key for key in added if key not in significant and _is_used(key, stated[key])
+        key
+        for key in added
+        if key not in significant_one_sided and _is_used(key, stated[key])
     ]
     reported = (*major, *minor)
     return Comparison(
@@ -383,14 +389,16 @@ def _select_significant_one_sided(
 ) -> Iterator[FactKey]:
     """Yield the facts stated by one side only that count as differences.
 
-    A fact that shows the use of a feature counts: the other side did not use the
-    feature. If both logs list only values that differ from the defaults, and the
-    defaults are the same, each setting counts. A used fact that the run lacks does not
-    count if the run lacks most of the baseline's facts, because its log level is
-    probably another.
+    Two kinds count. First, a fact that shows the use of a feature, because the other
+    side did not use it. (But if the run lacks most of the baseline's facts, its log
+    level probably differs, and a fact that it lacks does not count.) Second, each
+    setting, if both logs list only settings that are not the default, and both have the
+    same defaults.
     """
+    # stated by a log that lists only settings that are not the default
     listing = FactKey(StatedField.LISTING, "")
     shared = recorded.keys() & stated.keys()
+    # facts that do not depend on the use of a feature
     always_printed = [
         key
         for key in recorded
@@ -462,7 +470,7 @@ def _describe(
 def _list_names(
     keys: Iterable[FactKey], reported: Collection[FactKey]
 ) -> tuple[str, ...]:
-    """Return the names of facts that are not reported as differences.
+    """Return the names of the facts in `keys` that are not reported as differences.
 
     Omits the number of steps: logs with one record of the whole run print it only on
     some days, depending on rounding.
@@ -495,6 +503,7 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
     """Yield the facts in all segments of all logs, including the facts of the steps."""
     sources_by_fact: dict[str, dict[str, str]] = {}  # {name: {value: source}}
     for attempt, log in zip(run.attempts, logs, strict=False):
+        # `train.log:12` with several logs, else `line 12`
         source_prefix = f"{attempt.log.name}:" if len(run.attempts) > 1 else "line "
         for segment in log.segments:
             for statement in segment.stated:

@@ -83,6 +83,7 @@ def get_final_name(name: str) -> str:
     is_hidden = without_dot != name
     if is_hidden and is_launched(without_dot):  # hidden until complete
         return without_dot
+    # remove one suffix after another, until a log's name remains or no suffix is known
     final = without_dot
     while True:
         stripped = _strip_suffix(final, accept_letters_only=is_hidden)

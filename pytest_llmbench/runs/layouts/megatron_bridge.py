@@ -220,10 +220,11 @@ def collect_hints(
 
 
 def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
-    """Drop hints on layers that equal the model's; others become model overrides.
+    """Yield the hints without those that repeat or generalise other hints.
 
-    Also drops the metadata's task `finetune` if names contain the more specific sft or
-    lora.
+    A number of layers that equals the model's is dropped; another number becomes a
+    model override. The metadata's task `finetune` is dropped if another source states
+    the more specific sft or lora.
     """
     model = next((hint.value for hint in hints if hint.field == "size"), "")
     has_tuning_task = any(
@@ -500,6 +501,7 @@ def _read_script(text: str) -> Iterator[Hint]:
     tasks_per_node = re.search(r"#SBATCH --ntasks-per-node[= ](\d{1,7})", text)
     if nodes and tasks_per_node and "gpus" not in pairs:
         pairs["gpus"] = str(int(nodes[1]) * int(tasks_per_node[1]))
+    # `None` means no virtual stages, or no prediction layers
     for field, absent_value in (("vp", "1"), ("mtp", "0")):
         if pairs.get(field) in ("none", "null"):
             pairs[field] = absent_value
@@ -531,6 +533,7 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
         if _NUMBER.fullmatch(stated.get(name, "")):
             pairs[field] = stated[name]
     pairs |= dict(_read_precision(stated))
+    # fields that follow from several settings, or from the absence of one
     mtp_layers = stated.get("model.mtp_num_layers", "").lower()
     if mtp_layers:
         pairs["mtp"] = "0" if mtp_layers in _EMPTY else mtp_layers
@@ -542,6 +545,7 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
         pairs["gpus"] = str(int(data_parallel_size) * tp * pp * cp)
     fsdp = stated.get("ddp.use_megatron_fsdp", "").lower()
     if fsdp == "true":
+        # the first known number of GPUs; the group contains all GPUs of a stage
         counts = [
             int(count)
             for count in (pairs.get("gpus", ""), *gpus)

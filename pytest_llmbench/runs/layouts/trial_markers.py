@@ -94,6 +94,7 @@ class TrialMarkers:
         id of the logs, `modified` the modification time of the newest log (seconds
         since the epoch).
         """
+        # a marker next to a log, named like the log or like the uncompressed log
         for log in logs:
             for name in dict.fromkeys((log.name, strip_compression(log.name))):
                 marker_name = f"{name}{VARIANT_MARK}"
@@ -103,6 +104,7 @@ class TrialMarkers:
                     return TrialMarker(
                         f"{marker_name} is next to its log: a run of an A/B"
                     )
+        # a trials file in a folder above the logs that lists the job
         folders = dict.fromkeys(
             folder for log in logs for folder in _list_folders(str(log))
         )
@@ -112,10 +114,12 @@ class TrialMarkers:
             if trials_file:
                 trials_files.append((Path(folder, TRIALS_FILE), trials_file))
         for path, trials_file in trials_files:
-            # an old job has the same number if Slurm was set up anew
+            # a log written before this start is of an old job with the same number,
+            # from before Slurm was set up anew
             start = trials_file.jobs.get(job, math.inf)
             if modified > start - CLOCKS_DIFFER:
                 return TrialMarker(f"{path} lists its job: a run of an A/B")
+        # a trials file that lists a job with an unknown id, started before the log
         for path, trials_file in trials_files:
             possible_starts = [
                 start
@@ -191,9 +195,11 @@ def _list_folders(log: str) -> Iterator[str]:
 
 
 def _parse(text: str) -> TrialsFile:
-    """Parse the marker file of trials.
+    """Parse a trials file.
 
-    Reports the first damaged line, unless a later line of its token completes it.
+    Each job has a token, and up to two lines: `TOKEN TIME` before it is submitted, and
+    `TOKEN TIME JOB` once its id is known. Reports the first damaged line, unless a
+    later line of its token contains the job id.
     """
     pending: dict[str, float] = {}  # start by token, for jobs with an unknown id
     completed_tokens: set[str] = set()
