@@ -125,13 +125,15 @@ def _is_launched(run: Run) -> bool:
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
     """Drop logs in which a tool recorded the console output of another run.
 
-    Two kinds of runs are secondary: they are dropped if another log of the same run is
-    found. The log of a tracked run is in a folder of W&B or torchrun. (torchrun's file
-    of rank 0 may lack the standard error, such as the number of steps, and therefore
-    show other times.) The runs in `unnamed` (ids) have logs that are not named like
-    logs. A run without a known configuration and job is dropped only if a folder above
-    it contains a log of the same run.
+    The original is the console log of the same run. Three kinds of runs are dropped if
+    their original is found: runs whose log is in a folder of W&B or torchrun, runs in
+    `unnamed` (ids), whose logs are not named like logs, and runs without a known
+    configuration and job. The original of the third kind must be in a folder above.
+
+    torchrun's file of rank 0 may lack the standard error, such as the number of steps,
+    and therefore show other times.
     """
+    # the first two kinds
     secondary = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
     unidentified = {
         run.id for run in runs if run.identity.key is None and not run.found.job_id
@@ -434,6 +436,7 @@ def _contradict(times: Sequence[datetime]) -> bool:
 
 def _is_partial_duplicate(run: Run, other: Run) -> bool:
     """True if a run is an earlier copy of another run of its configuration and job."""
+    # a copied log is in another folder, and has the job id of its original
     if not run.found.job_id or run.found.folder == other.found.folder:
         return False
     # without attempts, this is the metadata of a job whose log is elsewhere
@@ -596,15 +599,15 @@ class _EarlierRuns:
             if earlier is not run
         }
         samples = {sample for _, sample_hashes in hashes for sample in sample_hashes}
-        partial = {
+        partial_duplicates = {
             other.id: other
             for sample in samples
             for other in self._by_sample.get(sample, ())
         }
         # Partial duplicates are searched only if the times could prove them: logs with
         # rounded times agree in many steps by chance.
-        if not partial or is_equal_enough(list_all_steps(run)):
-            candidates |= partial
+        if not partial_duplicates or is_equal_enough(list_all_steps(run)):
+            candidates |= partial_duplicates
             for sample in samples:
                 if len(self._by_sample[sample]) < MOST_ALIKE:
                     self._by_sample[sample].append(run)
@@ -680,7 +683,7 @@ def _classify_pair(
     equal = find_equal_steps(run, other)
     if not equal:
         return
-    # Is the duplicate proven?
+    # `certain`: the equal steps or identical logs prove a duplicate
     is_same_key = run.identity.key == other.identity.key
     certain = is_equal_enough(equal)
     if is_same_key and certain:
@@ -694,17 +697,18 @@ def _classify_pair(
     certain = certain or _is_same_text(run, other)
     if not certain and not is_same_key:
         return
-    # Drop a run without job id and start, drop a second log of the job, or mark a
-    # duplicate of another job.
+    # drop a run without job id and without a start of its own
     unidentified = [side for side in (run, other) if _is_unidentified(side, run, other)]
     if certain and unidentified:
         dropped_pairs[unidentified[0].id] = (
             unidentified[0],
             other if unidentified[0] is run else run,
         )
+    # drop a second log of the same job in another folder
     elif is_same_key and run.found.job_id and run.found.job_id == other.found.job_id:
         if certain and run.found.folder != other.found.folder:
             dropped_pairs[run.id] = (run, other)
+    # mark the duplicate of another job
     else:
         different_times = len(count_times(equal))
         for duplicate, original in _order_duplicates(run, other):
@@ -747,6 +751,7 @@ def _order_duplicates(run: Run, other: Run) -> list[tuple[Run, Run]]:
         return [(run, other)]
     starts = [side.found.started for side in (run, other)]
     written = [side.found.modified for side in (run, other)]
+    # the starts decide, else the file times
     for first, second in (starts, written):
         if (
             first is not None

@@ -567,7 +567,7 @@ def _convert_time(modified: float) -> datetime | None:
 def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> tuple[str, ...]:
     """Return the container, versions and release of a run, sorted.
 
-    Contains all values of sources that differ.
+    If sources state different releases, the result contains all of them.
     """
     releases = {
         f"release={hint.value.removeprefix('v')}"

@@ -178,6 +178,7 @@ class Walk:
             links = self._follow(links)
         for path, given_path in self._archives.items():
             self._unpack(path, given_path)
+        # given files in folders that were not read
         for identity, chosen in self._chosen.items():
             if identity not in self._seen:
                 folder = _make_folder(chosen.folder, chosen.folder)

@@ -283,7 +283,8 @@ def _choose_key(
     ]
     consistent = [(key, facts) for key, facts in facts_by_match if all(facts.values())]
     consistent_keys = tuple(sorted({key for key, _ in consistent}))
-    do_facts_suffice = required_fields == _REQUIRED_FIELDS and all(
+    is_bridge_run = required_fields != _REQUIRED_FIELDS
+    do_facts_suffice = not is_bridge_run and all(
         _do_facts_suffice(facts, missing) for _, facts in consistent
     )
     if len(consistent_keys) == 1 and (do_facts_suffice or not missing):

@@ -639,6 +639,7 @@ def _may_be_log(name: str) -> bool:
 
 def _add_folders(folders: set[Parts], parts: Parts) -> None:
     """Add a folder and its parents to `folders`."""
+    # a folder in `folders` was added together with its parents
     while parts and parts not in folders:
         folders.add(parts)
         parts = parts[:-1]

@@ -209,6 +209,7 @@ def collect_hints(
         Hint("release", name_release(hint.value, releases), hint.source)
         for hint in _read_containers(run, companions)
     ]
+    # metadata contain the launcher's own release, not that of Megatron-Bridge
     releases_from_names = [
         hint for hint in run.hints if hint.field == "release" and run.metadata is None
     ]
@@ -281,7 +282,7 @@ def _read_names(run: RunFiles) -> Iterator[Hint]:
 def read_name(text: str) -> Mapping[str, str]:
     """Parse an experiment's name into values by field.
 
-    Empty without a model, and without a precision or a number of GPUs.
+    Empty if the name contains no model, or neither a precision nor a number of GPUs.
     """
     match = _NAME.search(text)
     if match is None:
@@ -485,7 +486,7 @@ def _read_script(text: str) -> Iterator[Hint]:
     """Yield the hints in a submitted script: its arguments, and nodes x tasks as GPUs."""
     stated: dict[str, str] = dict(_STATED.findall(text))
     pairs = _read_arguments(stated)
-    if not {"gpu", "dtype"} & pairs.keys():
+    if not {"gpu", "dtype"} & pairs.keys():  # not a script of Megatron-Bridge
         return
     recipe_name = stated.get("model_recipe_name", stated.get("mr", ""))
     model_name = stated.get("model_name", stated.get("m", ""))
@@ -526,7 +527,7 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
     `gpus` are the GPU counts from other sources, used for the size of the FSDP group.
     """
     stated = dict(_list_values(text))
-    if "model.tensor_model_parallel_size" not in stated:
+    if "model.tensor_model_parallel_size" not in stated:  # missing or another file
         return
     pairs = {"vp": "1"}  # without virtual stages, the setting is `null`
     for name, field in _FIELD_BY_SETTING.items():
