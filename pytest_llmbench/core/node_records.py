@@ -104,7 +104,11 @@ class NodeEvidence:
 
     @property
     def evident(self) -> bool:
-        """True if some node is slow; False also means inconclusive."""
+        """True if the runs show that some node is slow.
+
+        `log_ratio` is at least the logarithm of the ratio EVIDENT. False if no node is
+        slow, or if the runs are inconclusive.
+        """
         return self.log_ratio >= math.log(EVIDENT)
 
 

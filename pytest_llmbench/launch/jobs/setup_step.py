@@ -507,8 +507,8 @@ def list_setup_variables(
 def describe_import(step: PlannedJob) -> str:
     """Describe the source and target of the container image.
 
-    Adds the command to fetch the image if the step does not fetch it. Returns "" for a
-    recipe without an image.
+    If the step does not fetch the image, returns the command that fetches it instead.
+    Returns "" for a recipe without an image.
     """
     images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or not step.facts.image_source:

@@ -207,6 +207,7 @@ def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
     """
 
     def get_value(match: re.Match[str]) -> str:
+        """Return the caller's value for a match of _REFERENCE."""
         if match[1] not in caller:
             raise LaunchError(
                 f"{where} refers to ${{{match[1]}}}, which is not set: export {match[1]}, or write the value"

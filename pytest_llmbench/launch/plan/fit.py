@@ -203,7 +203,7 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
 def _is_similar(installed: InstalledRecipe, key: Key) -> bool:
     """True if the installed recipe's name is similar to the configuration's recipe.
 
-    The releases are not compared.
+    The releases are not compared: another release of the same recipe is similar, too.
     """
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
@@ -342,6 +342,7 @@ def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
     per_node = count_gpus_per_node(key, facts, cluster)
     if not per_node:
         return f"the number of {key.gpu} per node is unknown: set `gpus_per_node` in the cluster file"
+    # a job with fewer GPUs than a node has is allowed
     if key.gpus > per_node and key.gpus % per_node:
         return f"{key.gpus} GPUs do not fill whole nodes of {per_node} GPUs"
     return ""
@@ -398,24 +399,29 @@ def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:
     return 0.0 if math.isnan(seconds) else seconds / 3600
 
 
-def refuse_hours(hours_by_case: Mapping[str, float], limit: float | None) -> None:
+def refuse_hours(
+    hours_by_description: Mapping[str, float], limit: float | None
+) -> None:
     """Refuse jobs whose total GPU-hours exceed the limit.
 
-    `hours_by_case` maps a description of a configuration's runs to GPU-hours. A `limit`
-    of None is DEFAULT_HOURS. Raises LaunchError, with the total and the largest five.
+    `hours_by_description` maps a description of a configuration's runs to their
+    GPU-hours. A `limit` of None is DEFAULT_HOURS. Raises LaunchError, with the total
+    and the largest five.
     """
-    total = sum(hours_by_case.values())
+    total = sum(hours_by_description.values())
     allowed = DEFAULT_HOURS if limit is None else limit
     if total <= allowed:  # not `>`: a NaN total must be refused
         return
-    configurations = count_noun(len(hours_by_case), "configuration")
+    configurations = count_noun(len(hours_by_description), "configuration")
     reason = "by default a session may use" if limit is None else "the limit is"
     lines = [
         f"the steps of {configurations} take {total:,.1f} GPU-hours; {reason} {allowed:,.10g}:"
     ]
-    largest_first = sorted(hours_by_case.items(), key=lambda item: (-item[1], item[0]))
-    for case_id, hours in largest_first[:LARGEST_SHOWN]:
-        lines.append(f"  {hours:>9,.1f}  {case_id}")
+    largest_first = sorted(
+        hours_by_description.items(), key=lambda item: (-item[1], item[0])
+    )
+    for description, hours in largest_first[:LARGEST_SHOWN]:
+        lines.append(f"  {hours:>9,.1f}  {description}")
     if omitted := largest_first[LARGEST_SHOWN:]:
         omitted_hours = sum(hours for _, hours in omitted)
         lines.append(f"  {omitted_hours:>9,.1f}  {len(omitted)} more")

@@ -161,9 +161,10 @@ def build_job(
 
 
 def find_container_image(spec: JobSpec) -> dict[str, str]:
-    """Return the container image that a job's variables set, as `container`; else {}.
+    """Return the container image of a job as {"container": name}.
 
-    An image whose name is secret, unprintable or too long is omitted.
+    Empty if the job's variables set no image, or if the name is secret, unprintable or
+    too long.
     """
     image = dict(spec.environment).get(IMAGE, "").strip()
     is_printable = (
@@ -183,6 +184,7 @@ def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
     required = [name for name, _ in facts.required]
     if facts.needs_token:
         required.append("HF_TOKEN")
+    # the variables in the arguments for other launchers are not required
     commands = {command.name for command in facts.commands if command.via == spec.via}
     for command, arguments in dict(facts.arguments).get(spec.key, ()):
         if command not in commands:
@@ -215,6 +217,7 @@ def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str
     environment |= _select_documented(job, _take_from_configuration(job, nodes))
     environment |= _build_workload_variable(job, environment)
     values = find_placeholders(job, nodes, environment)
+    # fills {placeholders}, and keeps $VARIABLES as written
     environment |= {
         name: fill(job, text, values, {}) for name, text in job.command.fixed
     }
@@ -325,9 +328,11 @@ def _take_from_configuration(job: JobInputs, nodes: int) -> dict[str, str]:
 def _build_workload_variable(
     job: JobInputs, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return LLMB_WORKLOAD if documented and not set in the cluster file, else {}.
+    """Return LLMB_WORKLOAD, the recipe's folder in the installation of llmb-run.
 
-    The caller's value may belong to another recipe.
+    Overrides the caller's value, which may belong to another recipe. Empty if the
+    document does not list the variable, the cluster file sets it, or LLMB_INSTALL is
+    not set.
     """
     if "LLMB_WORKLOAD" not in job.documented_variables:
         return {}
@@ -352,7 +357,7 @@ def activate(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
         job.caller,
         f"{name_cluster_file(job)}: virtual_environment",
     )
-    # isdir is False if the folder cannot be read
+    # only a conda environment has conda-meta; isdir is False for an unreadable folder
     name = "CONDA_PREFIX" if os.path.isdir(f"{folder}/conda-meta") else "VIRTUAL_ENV"
     path = f"{folder}/bin"
     if environment.get("PATH"):
@@ -463,6 +468,7 @@ def fill(
     """
 
     def get_value(match: re.Match[str]) -> str:
+        """Return the text that replaces a match of _PLACEHOLDER."""
         brace, placeholder, plain, braced = match.groups()
         if brace:  # `{{` or `}}`: a literal brace
             return str(brace[0])
@@ -486,10 +492,13 @@ def build_arguments(
     The template is split before it is filled, so a value with spaces stays one
     argument. An option whose account or partition is empty is dropped.
     """
-    empty = [f"{{{name}}}" for name in _OPTIONAL_PLACEHOLDERS if not values[name]]
+    # such as `{account}`
+    empty_placeholders = tuple(
+        f"{{{name}}}" for name in _OPTIONAL_PLACEHOLDERS if not values[name]
+    )
     words: list[str] = []
     for template in _split_command(job):
-        if template.endswith(tuple(empty)):
+        if template.endswith(empty_placeholders):
             # `--account={account}` is one word; of `--account {account}` the option is
             # the word before
             is_separate_value = not template.startswith("-")
@@ -510,13 +519,12 @@ def _split_command(job: JobInputs) -> list[str]:
     Raises LaunchError if the command is invalid or empty.
     """
     arguments = fit.find_arguments(job.key, job.facts, job.command.name) or ""
+    words: list[str] = []
+    reason = "found no program"
     try:
         words = shlex.split(job.command.command.replace(fit.ARGUMENTS, arguments))
     except ValueError as error:  # such as an unclosed quotation mark
-        words = []
         reason = f"{error}: {job.command.command!r}"
-    else:
-        reason = "found no program"
     if not words:
         location = f"{job.facts.file or job.facts.recipe}: launch: commands: {job.command.name}: command"
         raise LaunchError(f"{location}: {reason}")
@@ -575,6 +583,7 @@ def find_log_folders(
     version = values["gsw_version"]
     versions = [version]
     if purpose is Purpose.NCCL_TRACE:
+        # some recipes write runs with a trace to a folder such as `25.05-nccl-trace`
         versions = [f"{version}-nccl-trace", version]
     folders = [
         root / _find_known_folders(job, {**values, "gsw_version": version})

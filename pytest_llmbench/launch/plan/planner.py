@@ -145,8 +145,8 @@ class Plan:
     def first_specs(self) -> list[JobSpec]:
         """The specifications of the jobs to submit first.
 
-        If the runs of a configuration share an allocation, the allocation precedes the
-        first run.
+        If the runs of a configuration share an allocation, the job of the allocation
+        precedes the first run.
         """
         specs = []
         for job in self.jobs:
@@ -157,6 +157,7 @@ class Plan:
             if allocation_plan:
                 allocation = allocation_plan.size(self.runs.get(case, 1))
             if allocation:
+                # the first run in an allocation is a warm-up
                 specs += [allocation, place_run(first_run, 1, warm_up=True)]
             else:
                 specs.append(first_run)
@@ -222,8 +223,8 @@ class Planner:
 
         If GPUs are needed and this machine has none, returns the cluster that a
         scheduler describes, unless the launcher is `local` or no scheduler has GPUs.
-        Otherwise returns this machine, or only its GPU type if options give another
-        type or more GPUs than this machine has: the options supply the other values.
+        Otherwise returns this machine. If options give another GPU type or more GPUs,
+        they describe another cluster: only the GPU type of this machine is returned.
         """
         launch = self.launch
         if machine.gpu == "cpu" and self._needs_gpus and launch.launcher != "local":

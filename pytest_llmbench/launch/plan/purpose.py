@@ -237,6 +237,7 @@ def list_switches(facts: LaunchFacts) -> dict[str, Purpose]:
         Purpose.NCCL_TRACE: facts.nccl_trace,
         Purpose.PROFILE: facts.profiling.enable if facts.profiling else (),
     }
+    # profiles come last and override the other purposes of the same variable
     return {
         name: purpose for purpose, switches in pairs.items() for name, _ in switches
     }
@@ -345,17 +346,17 @@ def _has_shards(folder: Path) -> bool:
 
 def _suggest_nearby(folder: Path) -> str:
     """Explain why a folder is not a checkpoint, with the newest checkpoint under it."""
-    missing = "no folder `weights`"
+    reason = "no folder `weights`"
     if (folder / "weights").is_dir():
-        missing = "the folder `weights` has no file *.distcp"
+        reason = "the folder `weights` has no file *.distcp"
     checkpoints = [weights.parent for weights in _find_weights(folder)]
     if not checkpoints:
-        return f"{missing}: not a checkpoint, or an incomplete one"
+        return f"{reason}: not a checkpoint, or an incomplete one"
     newest = checkpoints[-1]
     count_text = ""
     if len(checkpoints) > 1:
         count_text = f" ({count_noun(len(checkpoints), 'checkpoint')} in it)"
-    return f"{missing} in it; did you mean {newest}?{count_text}"
+    return f"{reason} in it; did you mean {newest}?{count_text}"
 
 
 # --- output files ---------------------------------------------------------------------

@@ -48,8 +48,8 @@ def find_suspect_nodes(
 ) -> tuple[SuspectNodes, ...]:
     """Find the nodes that the history suspects and that these jobs may get.
 
-    Prints each suspect with `tell`, also an unreadable history. Returns a suspect only
-    if a run may confirm it; empty for a launch that is not judged.
+    Prints each suspect, and the error of an unreadable history, with `tell`. Returns
+    only the suspects that a run may confirm; empty for a launch that is not judged.
     """
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
@@ -64,13 +64,14 @@ def find_suspect_nodes(
     except HistoryError as error:
         tell(f"llmbench: {error}")
         return ()
+    # why this launch may not confirm any suspect, or ""
     refusal = _explain_refusal(launch, recording=settings.record is not None)
     plans = []
     for suspect, description in zip(
         search.evidence.named, describe(search).named, strict=True
     ):
         reachable = [job.spec for job in jobs if _may_get(job.spec, suspect.nodes)]
-        if not reachable:
+        if not reachable:  # no job of this launch can run on the suspect
             continue
         text = f"by the history {format_suspect(description)}"
         plan = None
@@ -128,18 +129,19 @@ def _plan_confirmation(
     slow_cases = {search.runs[name].configuration for name in suspect.slow_runs}
     candidates = [spec for spec in specs if spec.case_id in slow_cases]
     for spec in sorted(candidates, key=lambda spec: spec.gpu_hours):
-        missing = spec.nodes - len(suspect.nodes)  # nodes that complete the job
+        # how many sound nodes the job needs in addition to the suspect nodes
+        sound_count = spec.nodes - len(suspect.nodes)
         excluded = _list_excluded(spec)
         sound = [
             node
             for node in _list_sound(spec.case_id, suspect, search)
             if node not in excluded
         ]
-        if 0 <= missing <= len(sound):
+        if 0 <= sound_count <= len(sound):
             return SuspectNodes(
                 case=spec.case_id,
                 nodes=suspect.nodes,
-                others=tuple(sorted(sound[:missing])),
+                others=tuple(sorted(sound[:sound_count])),
                 text=text,
             )
     return None
@@ -148,9 +150,10 @@ def _plan_confirmation(
 def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
     """List the nodes of recent fast runs of a configuration, newest run first.
 
-    A run is fast if it is nearer to the usual step time than to that of a run on the
-    suspect. Nodes of any suspect are omitted.
+    A run is fast if its step time is nearer to the usual step time than to the step
+    time of runs on the suspect. Nodes of any suspect are omitted.
     """
+    # how much slower than usual each run was, as a fraction, by run
     differences = search.evidence.differences or {}
     suspect_nodes = {
         node for any_suspect in search.evidence.suspects for node in any_suspect.nodes
@@ -191,9 +194,9 @@ def select_suspects(
 ) -> tuple[SuspectNodes, ...]:
     """Select the suspects whose configuration is among `jobs`.
 
-    `collected` are all jobs of a session that is only collected, and None for other
-    sessions. Collecting starts no run, so a suspect without a confirmation run in
-    `collected` is dropped.
+    `collected` are all jobs of a session that is only collected (--llmb-collect), and
+    None for other sessions. Collecting starts no run, so a suspect is dropped unless
+    `collected` contains its confirmation run.
     """
     cases = {job.spec.case_id for job in jobs}
     if collected is not None:

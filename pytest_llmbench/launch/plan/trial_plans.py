@@ -24,7 +24,7 @@ from pytest_llmbench.launch.schedulers.registry import Schedulers
 from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 Variants = Mapping[str, "Sequence[PlannedJob]"]
-"""The jobs of the variants of each configuration, by id, in the variants' order."""
+"""Maps the id of a configuration to one job per variant, in the variants' order."""
 
 MAX_WARM_UPS = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
 """Maximum number of variants that run a discarded warm-up in an allocation.
@@ -44,9 +44,10 @@ def plan_allocations(
 ) -> dict[str, AllocationPlan]:
     """Plan the allocation of each configuration's runs, by configuration id.
 
-    `earlier_jobs` are the jobs made before the session was resumed. A configuration
-    keeps separate jobs, and gets no plan, if one of its runs in `earlier_jobs` was a
-    separate job.
+    If the runs cannot share an allocation, the plan contains the reason for separate
+    jobs. `earlier_jobs` are the jobs made before the session was resumed. If a run of a
+    configuration in `earlier_jobs` was a separate job, all further runs are separate
+    jobs, and the configuration gets no plan.
     """
     reason_for_separate_jobs = "the file requires it" if builds.separate else ""
     if builds.build:
@@ -91,10 +92,11 @@ def refuse_more_trials(
     recorded: Mapping[str, int],
     limit: float | None,
 ) -> None:
-    """Refuse runs beyond the recorded maximum if they exceed the GPU-hour limit.
+    """Refuse a resumed session that plans more runs and exceeds the GPU-hour limit.
 
-    `recorded` is the maximum number of runs by id that the session recorded when it
-    began. If no configuration has more runs, nothing is refused. Raises LaunchError.
+    `runs` is the maximum number of runs by configuration id, `recorded` the maximum
+    that the session recorded when it began. If no configuration has more runs than
+    recorded, nothing is refused. Raises LaunchError.
     """
     if all(most <= recorded.get(case, 0) for case, most in runs.items()):
         return

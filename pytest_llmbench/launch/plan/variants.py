@@ -144,6 +144,7 @@ def _make_builds(entry: YamlMapping, path: Path) -> Builds:
 
 def _check_variants_file(entry: YamlMapping, report: Report) -> None:
     """Report contradicting keys, repeated names and identical variants of a file."""
+    # `variants` or `commits`; `build` belongs to `commits`
     has_variants, has_commits = "variants" in entry.lines, "commits" in entry.lines
     if has_variants == has_commits:
         report(entry.line, "expected either `variants` or `commits`")
@@ -156,6 +157,7 @@ def _check_variants_file(entry: YamlMapping, report: Report) -> None:
     first_lines: dict[str, int] = {}  # the line of each name
     name_by_settings: dict[str, str] = {}
     for variant in variants:
+        # the name must be new
         name = variant["name"]
         if name in first_lines:
             report(
@@ -163,11 +165,13 @@ def _check_variants_file(entry: YamlMapping, report: Report) -> None:
                 f"found the duplicate name {name!r} (first in line {first_lines[name]}), expected unique names",
             )
         first_lines.setdefault(name, variant.line)
+        # the recipe comes from a commit or from a folder
         if "commit" in variant.lines and "folder" in variant.lines:
             report(
                 variant.lines["commit"],
                 "found both `commit` and `folder`, expected one of them",
             )
+        # no earlier variant may have the same settings
         keys = sorted(variant.lines.keys() - {"name", "environment"})
         pairs = [(key, variant[key]) for key in keys]
         settings = repr((pairs, _list_environment(variant)))
@@ -346,6 +350,8 @@ def list_commits(text: str, folder: Path, run: Runner) -> tuple[Variant, ...]:
         f"--max-count={MOST_BUILDS}",
         f"{first}..{last}",
     ).split()
+    # empty if GOOD is not before BAD; does not begin directly after GOOD if the range
+    # has too many commits, or if GOOD is not on the line of first parents
     if (
         not after_first
         or after_first[-1] != last
@@ -415,6 +421,7 @@ def _make_checkout(checkout: Path, call_git: Callable[..., str]) -> None:
                 f"{checkout}: another session is checking out this commit: retry when that is done"
             )
         try:
+            # another session may have finished it before this one got the lock
             if not _is_complete(checkout, marker):
                 _check_out_anew(checkout, marker, call_git)
         finally:

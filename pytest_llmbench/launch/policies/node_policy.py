@@ -32,13 +32,14 @@ class NodePolicy:
 def next_runs(history: RunHistory, policy: NodePolicy) -> NextRuns | Conclusion:
     """Choose the confirmation run and the site's node check.
 
-    The confirmation run uses the nodes of the slowest run with suspects. No runs are
-    chosen if the history shows no slow or suspect nodes.
+    The confirmation run repeats the configuration on the nodes of the slowest run with
+    suspects. Concludes without runs if the history shows no slow or suspect nodes.
     """
     if history.finding is None or not list_suspects(history):
         return Conclusion()
     specs: list[JobSpec] = []
     nodes = history.finding.again  # of the slowest run with suspects
+    # the confirmation run can be compared only if it has as many nodes as the others
     if history.finding.suspects and len(nodes) == history.spec.nodes:
         specs.append(build_confirmation(history.run_spec, nodes))
     if policy.check:

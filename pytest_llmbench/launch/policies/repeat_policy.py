@@ -93,9 +93,9 @@ def next_runs(
     history: RunHistory, policy: RepeatPolicy
 ) -> NextRuns | NeedsVerdict | Conclusion:
     """Choose the next attempt or the repeats, or conclude."""
-    if again := choose_retry(history, policy.retries):
-        return again
-    if history.pending:
+    if retry := choose_retry(history, policy.retries):
+        return retry
+    if history.pending:  # wait for the runs that have not ended
         return NextRuns()
     if not history.runs or history.spec.purpose is not Purpose.MEASURE:
         return _conclude_unjudged(history)
@@ -119,10 +119,11 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         return None
     last = history.policy_jobs[-1]
     job = last.job
-    # an uncertain submission may still run, and must not be submitted again
+    # a job that may have been submitted may still run: never submit it again
     if job.submission is SubmissionState.UNCERTAIN or history.has_next_attempt(job):
         return None
-    # drop the exclusion of the nodes of failed attempts first, of the slow nodes next
+    # 1. If too few nodes were left for the job, exclude fewer: drop the nodes of failed
+    # attempts; if the job excluded none of these, drop the slow nodes.
     fewer_excluded = history.run_spec.exclude
     if job.spec.exclude == fewer_excluded:
         fewer_excluded = history.spec.exclude
@@ -130,6 +131,7 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         spec = dataclasses.replace(job.spec, exclude=fewer_excluded)
         next_job = NextJob(spec, attempt=job.attempt + 1, repeat=job.repeat)
         return NextRuns((next_job,), on_excluded_nodes=True)
+    # 2. After an infrastructure failure, start again on other nodes.
     if not _may_retry(history.ended, last, retries):
         return None
     spec = avoid_nodes(job.spec, last.failed_nodes or get_nodes(job))
@@ -202,7 +204,7 @@ def count_next_runs(policy: RepeatPolicy, judgement: Judgement, done: int) -> in
     A PASS is final at any analysis, a REGRESSION from the second run on. Further runs
     cannot help if a run could not be judged, or if a checkpoint exceeded its budget.
     """
-    if policy.always:
+    if policy.always:  # all other runs follow the first run together
         return policy.most - 1 if done == 1 else 0
     if judgement.verdict not in JUDGED or judgement.reason is Reason.OVER_BUDGET:
         return 0
@@ -219,7 +221,9 @@ def _conclude(
 ) -> Conclusion:
     """End the measured runs of a configuration with their verdict.
 
-    Failed runs are lost GPU-hours; an INVALID result makes all runs lost.
+    Failed runs are lost GPU-hours; an INVALID result makes all runs lost. Suspect nodes
+    get no further run after a failed run, or if the runs record a baseline
+    (`policy.always`).
     """
     judgement = result.judgement
     # without a baseline, the runs themselves are usable
@@ -265,8 +269,9 @@ def add_failures(
 def _conclude_unjudged(history: RunHistory) -> Conclusion:
     """Conclude a configuration that is not judged.
 
-    The conclusion states the problem of the first failed run. Without a failed run the
-    purpose of the jobs is not to measure, and the conclusion states if it was served.
+    The conclusion states the problem of the first failed run. Without a failed run, the
+    jobs had another purpose, such as a profile: the conclusion states whether they
+    served it.
     """
     for failed in history.counted.values():
         if failed.problem:
@@ -289,6 +294,7 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
     evidence = proof or "the job succeeded, but left no evidence of it"
     logs = tuple(attempt.files.log for attempt in run.attempts)
     if purpose is Purpose.SAVE_CHECKPOINT:
+        # `saves` explains why a checkpoint was expected in the run
         saves = "it was launched to save one"
         run = dataclasses.replace(
             run, found=dataclasses.replace(run.found, saves=saves)

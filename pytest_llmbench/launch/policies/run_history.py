@@ -84,7 +84,8 @@ class RunHistory:
     any_nodes: bool = False
     may_retry: bool = True  # False: the last ended job was handled already
     may_start: bool = True  # False: its runs were refused, so no more can start
-    # runs (repeat, attempt) that a collecting session leaves to a resumed session
+    # the due runs (repeat, attempt) of a session that only collects (--llmb-collect):
+    # it starts no runs, but a resumed session starts them
     held_back: frozenset[tuple[int, int]] = frozenset()
 
     @property
@@ -124,7 +125,7 @@ class RunHistory:
     def due(self) -> frozenset[tuple[int, int]]:
         """The runs (repeat, attempt) in `held_back` that have not ended.
 
-        A resumed session starts these runs.
+        A session that only collects leaves them to a resumed session.
         """
         return self.held_back - self._ended_runs
 
@@ -132,8 +133,9 @@ class RunHistory:
     def _effective_runs(self) -> tuple[EndedJob, ...]:
         """The ended runs that no later attempt replaces.
 
-        An attempt that was never planned replaces no run: the failure before it still
-        counts. A resumed session may find an unplanned attempt.
+        Attempt 2 of a repeat replaces attempt 1 if it was planned, or if it was held
+        back and has ended since. Any other attempt replaces no run: a resumed session
+        may find one that was never planned, and the failure before it still counts.
         """
         ended_held_back = self.held_back & self._ended_runs
         replacements = self._planned_runs | ended_held_back

@@ -320,6 +320,8 @@ def _search(
 
     Yields the located changes and ranges, or the next run if more data is needed.
     """
+    # 1. Several changes: if a build lies between the levels of the end builds, search
+    # both sides of it.
     middle = _find_middle(table, first, stop)
     if middle is not None:
         if _needs_runs(table, middle):
@@ -329,6 +331,8 @@ def _search(
         elif _is_between(table, (first, middle, stop - 1), MIDDLE_LEVEL):
             yield from _search_both_sides(table, first, middle, stop, may_run=may_run)
             return
+    # 2. One change: report it if it is probable enough and both builds next to it have
+    # enough runs.
     posterior = compute_posterior(table, first, stop)
     before, after, probability = _find_likeliest_change(table, posterior, first, stop)
     if probability >= REQUIRED_PROBABILITY:
@@ -352,6 +356,7 @@ def _search(
                 min(undersampled, key=lambda build: (table.counts[build], build))
             )
             return
+    # 3. No answer yet: run the most uncertain build. If no run is left, report a range.
     if may_run:
         yield _choose_uncertain_build(table, posterior, first, stop)
     else:
@@ -383,6 +388,7 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
     count_after = np.cumsum(counts[::-1])[::-1][1:]
     sum_before = np.cumsum(sums)[:-1]
     sum_after = sums.sum() - sum_before
+    # sum of squared deviations from the mean before, and from the mean after the change
     residuals = (
         table.squares[first:stop].sum()
         - sum_before**2 / count_before
@@ -390,6 +396,7 @@ def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
     )
     spread = table.prior_squares + np.maximum(residuals, 0)
     power = (PRIOR_FREEDOM + counts.sum() - 2) / 2
+    # log likelihood of each change, with both levels and the variance integrated out
     logarithms = -np.log(count_before * count_after) / 2 - power * np.log(spread)
     is_faster_after = sum_after / count_after < sum_before / count_before
     logarithms = logarithms - FASTER_PENALTY * is_faster_after
@@ -405,7 +412,11 @@ def _list_runnable(table: RunTable, first: int, stop: int) -> Integers:
 
 
 def _accumulate(posterior: Floats) -> Floats:
-    """Return the cumulative posterior, beginning with 0 for no build."""
+    """Return the probability that each build is slow: the cumulative posterior.
+
+    A build is slow if it is the first slow build, or follows it. The first build is the
+    good end, whose probability is 0.
+    """
     return np.concatenate([[0.0], np.cumsum(posterior)])
 
 
@@ -433,7 +444,7 @@ def _choose_uncertain_build(
 
     Ties go to the build with fewer runs.
     """
-    slow_probabilities = _accumulate(posterior)  # that a build is slow
+    slow_probabilities = _accumulate(posterior)
     usable = np.flatnonzero(~table.failed[first:stop])
     distances = np.round(np.abs(slow_probabilities[usable] - 0.5), COMPARED_DECIMALS)
     run_counts = table.counts[first:stop][usable]
@@ -448,7 +459,7 @@ def _find_range(posterior: Floats, first: int) -> BuildRange:
     total = len(posterior)
     # of each possible start of a range: the shortest range with enough probability
     starts = np.arange(total)
-    tolerance = 10.0**-COMPARED_DECIMALS
+    tolerance = 10.0**-COMPARED_DECIMALS  # for rounding errors of the sums
     required = cumulative[:-1] + REQUIRED_PROBABILITY - tolerance
     stops = np.minimum(np.searchsorted(cumulative, required), total)
     probabilities = cumulative[stops] - cumulative[:-1]
@@ -468,10 +479,12 @@ def _find_range(posterior: Floats, first: int) -> BuildRange:
 
 
 def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
-    """Return the build with the most runs of a middle level, or None.
+    """Find a level between those of the end builds, as two changes leave it.
 
-    A middle level exists if two rising steps fit the runs much better than one step.
+    It exists if two rising steps fit the runs much better than one step. Returns its
+    build with the most runs, or None if there is no such level.
     """
+    # only builds with runs; a level consists of neighbouring builds
     builds = np.flatnonzero(table.counts[first:stop]) + first
     if len(builds) < 3:
         return None
@@ -599,6 +612,8 @@ def _describe_change(
     width = compute_quantile(0.975, freedom) * sigma * factor + table.rounding
     size = mean_slow - mean_fast
     builds = np.arange(len(table.counts))
+    # `rest_before` and `rest_after`: a further rise between the end build and the other
+    # builds of its side, which a second change there would cause
     return LocatedChange(
         first=before + 1,
         last=after,

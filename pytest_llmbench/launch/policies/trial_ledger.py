@@ -121,24 +121,29 @@ def find_round_end(
             missing_runs[trial.variant] -= 1
             if max(missing_runs.values()) <= 0:
                 return trial_count
-    return None if rounds else 0
+    return None if rounds else 0  # 0 rounds need no trials
 
 
 def choose_in_round(
     trials: Sequence[Trial], variants: Sequence[int], rounds: int
 ) -> int:
-    """Choose the variant to run next in an unfinished round (counted from 1).
+    """Choose the variant to run next in an unfinished round.
 
-    The order alternates (AB BA BA AB), which cancels a linear drift. Lost and failed
-    runs are repeated at the end of their round.
+    `rounds` is the number of the round, from 1. The order alternates (AB BA BA AB),
+    which cancels a linear drift. Lost and failed runs are repeated at the end of their
+    round.
     """
     round_start = find_round_end(trials, variants, rounds - 1) or 0
     tried = {trial.variant for trial in trials[round_start:] if not trial.is_warm_up}
-    is_forward = rounds % 4 in (0, 1)
+    is_forward = rounds % 4 in (0, 1)  # rounds 1, 4, 5, 8, 9, ...
     order = variants if is_forward else list(reversed(variants))
-    missing = [variant for variant in order if count_measured(trials, variant) < rounds]
-    untried = [variant for variant in missing if variant not in tried]
-    return untried[0] if untried else missing[0]
+    unmeasured = [
+        variant for variant in order if count_measured(trials, variant) < rounds
+    ]
+    for variant in unmeasured:
+        if variant not in tried:
+            return variant
+    return unmeasured[0]  # all had a run in this round, which failed or was lost
 
 
 def choose_warm_up(
@@ -256,7 +261,10 @@ class TrialLedger:
         job, end = ended.job, ended.end
         self.ended.add(job.repeat)
         has_failed = job.status is not None and job.status.state == "FAILED"
-        if (end.blame is Blame.RUN and has_failed) or not get_nodes(job):
+        # the scheduler refused it, or its script cannot run; else a failure of the
+        # infrastructure ended it, and another allocation may succeed
+        is_unusable = end.blame is Blame.RUN and has_failed
+        if is_unusable or not get_nodes(job):
             self.shared = None
             self.separate_reason = (
                 f"no nodes could be reserved: {job.problem or end.text}"
@@ -283,7 +291,7 @@ def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
         ledger = TrialLedger(plan, None, reason, newest=0)
     for ended in history.ended:
         job = ended.job
-        if job.spec.purpose is Purpose.ALLOCATION:
+        if job.spec.purpose is Purpose.ALLOCATION:  # not a trial
             ledger.end_allocation(ended)
             continue
         ledger.next_number = max(ledger.next_number, job.repeat + 1)
@@ -292,6 +300,7 @@ def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
         if job.refused and job.spec.allocation in ledger.ended:
             continue  # submitted after the allocation of the run ended: not a run
         _add_trial(ledger, ended)
+    # the newest allocation may not have ended, or may have no ended run
     for planned in history.planned:
         if planned.spec.purpose is Purpose.ALLOCATION:
             ledger.newest = max(ledger.newest, planned.repeat)
@@ -395,14 +404,18 @@ def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
     )
     remaining_count = max(ledger.plan.most - measured_count, 1)
     allocation_spec = allocation_plan.size(remaining_count)
-    if allocation == ledger.newest or allocation_spec is None:
+    is_already_planned = allocation == ledger.newest
+    if is_already_planned or allocation_spec is None:
         return NextRuns((run,))
     new_allocation = NextJob(_pin(allocation_spec, nodes), repeat=allocation)
     return NextRuns((new_allocation, run), releases=True)
 
 
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-    """Pin a job to nodes, unless there are none or it runs on this machine."""
+    """Pin a job to nodes, unless there are none or it runs on this machine.
+
+    A pinned job excludes no nodes: one of its nodes may have been excluded since.
+    """
     if not nodes or load_scheduler(spec.via).is_local:
         return spec
     return dataclasses.replace(pin_nodes(spec, nodes), exclude=())

@@ -55,13 +55,15 @@ def format_plan(
     environment of a job is shown as the difference from the previous job with the same
     recipe, launcher and purpose.
     """
-    previous: dict[tuple[str, ...], dict[str, str]] = {}
+    # the environment of the newest job, by recipe, release, launcher and purpose
+    previous_environments: dict[tuple[str, ...], dict[str, str]] = {}
     sections = []
     for job in shown or planned:
         environment = dict(mask_environment(job.spec.environment, job.spec.secrets))
         group = (job.facts.recipe, job.facts.release, job.spec.via, job.spec.purpose)
-        sections.append(_format_job(job.spec, environment, previous.get(group)))
-        previous[group] = environment
+        previous = previous_environments.get(group)
+        sections.append(_format_job(job.spec, environment, previous))
+        previous_environments[group] = environment
     budget = format_budget(planned, limit, reruns, runs)
     sections.append("\n".join([*budget, "Nothing was submitted."]))
     if problems:
@@ -121,7 +123,10 @@ def _list_recipes(jobs: Sequence[PlannedJob]) -> Iterator[str]:
 
 
 def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:
-    """Yield the follow-up jobs that the settings allow, with their numbers."""
+    """Yield the follow-up jobs that the settings allow, with their numbers.
+
+    `repeated` is True if runs are repeated.
+    """
     if repeated:
         yield f"{reruns.repeats} runs of each configuration"
     if reruns.retries:
@@ -149,9 +154,11 @@ def estimate_most(specs: Iterable[JobSpec], reruns: Reruns) -> float:
 
 def _estimate_max_hours_of_job(spec: JobSpec, reruns: Reruns) -> float:
     """Return the most GPU-hours of a job with all repeats, retries and node checks."""
+    # only measured runs are repeated
     runs = reruns.repeats if spec.purpose is Purpose.MEASURE else 1
-    stall_retries = 1 if reruns.retries else 0
-    confirmations = 1 if runs > 1 else 0  # never retried
+    stall_retries = 1 if reruns.retries else 0  # of all runs together
+    confirmations = 1 if runs > 1 else 0  # a run on slow nodes, never retried
+    # each run is started once, and again after each failure of the infrastructure
     starts = runs * (1 + reruns.retries) + stall_retries + confirmations
     check_hours = 0.0
     if reruns.node_checks:
@@ -255,7 +262,8 @@ def _format_environment(
 def quote_word(text: str) -> str:
     """Quote a word for a shell, on one line.
 
-    Characters that cannot be printed are escaped as in bash's $'...'.
+    Characters that cannot be printed are escaped as in bash's $'...'. The mask of a
+    secret (***) is not quoted.
     """
     if text.isprintable():
         return text if text == "***" else shlex.quote(text)

@@ -50,7 +50,11 @@ def find_virtual_environment(planned: PlannedJob) -> str:
 
 
 def _supplies_python(planned: PlannedJob) -> bool:
-    """True if the launcher supplies the Python of its recipes."""
+    """True if the launcher supplies the Python of its recipes.
+
+    llmb-run does, with the environments that its installer made, unless a virtual
+    environment is active in the job.
+    """
     via = planned.spec.via
     runs_in_recipe = load_scheduler(via).runs_in_recipe(via)
     return not runs_in_recipe and not find_virtual_environment(planned)
@@ -190,14 +194,14 @@ def _split_version(version: str) -> tuple[int, ...]:
 def _advise_virtual_environment(planned: PlannedJob, machine: LocalMachine) -> str:
     """Advise how to create a virtual environment with the required Python.
 
-    Prefers a suitable program on the job's PATH.
+    Names the first suitable Python on the job's PATH, else conda.
     """
     required = planned.facts.python
     path = _get_path(planned)
-    then = "then set `virtual_environment: DIR` in the cluster file"
+    next_step = "then set `virtual_environment: DIR` in the cluster file"
     required_numbers = _split_version(_read_version(required))
     if not required_numbers:
-        return f"python3 -m venv DIR, {then}"
+        return f"python3 -m venv DIR, {next_step}"
     major, oldest_minor, *_ = required_numbers
     newest_minor = NEWEST_PYTHON_MINOR if _accepts_newer(required) else oldest_minor
     minors = range(newest_minor, oldest_minor - 1, -1)
@@ -207,11 +211,11 @@ def _advise_virtual_environment(planned: PlannedJob, machine: LocalMachine) -> s
             continue
         version = _read_python_version(python, planned, machine)
         if is_required_version(version, required):
-            return f"{python} -m venv DIR, {then}"
+            return f"{python} -m venv DIR, {next_step}"
     version = f"{major}.{oldest_minor}"
     if shutil.which("conda", path=path):
-        return f"conda create -p DIR python={version}, {then}"
-    return f"there is no Python {required} on the PATH: install it (for example with conda: python={version}), {then}"
+        return f"conda create -p DIR python={version}, {next_step}"
+    return f"there is no Python {required} on the PATH: install it (for example with conda: python={version}), {next_step}"
 
 
 # --- launch checks -------------------------------------------------------------------
@@ -307,6 +311,7 @@ def _cache_commands(machine: LocalMachine) -> LocalMachine:
         timeout: float,
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
+        """Run a command, or return its output if it ran before."""
         words = tuple(arguments)
         if words not in outputs:
             outputs[words] = machine.run(

@@ -289,9 +289,9 @@ def is_alive(process: Process) -> bool:
 def read_exit_code(exit_file: Path) -> int | None:
     """Return the exit code of a command, or None if there is none (yet).
 
-    The code is 128 + signal if a signal ended the command, or NEVER_RAN. None for a
-    process that is not alive means that its wrapper was killed or the machine went
-    down: its end is unknown.
+    The code is 128 + signal if a signal ended the command, or NEVER_RAN. If the command
+    does not run any more, None means that its end is unknown: its wrapper was killed,
+    or the machine went down.
     """
     try:
         text = exit_file.read_text(encoding="ascii", errors="replace").strip()
@@ -371,12 +371,13 @@ def _send_signal(pids: Iterable[int], number: signal.Signals) -> None:
 def _find_family(
     process: Process, before: Mapping[int, ProcessStat] | None = None
 ) -> dict[int, ProcessStat]:
-    """Find the living processes of a command, by its mark and its session.
+    """Find the living processes of a command.
 
-    `before` are the processes that an earlier call found. Another command may have
-    reused the session id. The session is that of the command if it contains the leader,
-    a marked process or a process of `before`: the kernel does not reuse a session id
-    while a member lives.
+    These are the processes with its mark, and the processes of its session, whose id is
+    the process id of the wrapper (the leader). Another command may have reused the
+    session id, but not while a member lives. So the session still belongs to the
+    command if it contains the leader, a marked process, or a process of `before`, which
+    an earlier call found.
     """
     stats = dict(read_stats())
     leader = stats.get(process.pid)
@@ -386,7 +387,7 @@ def _find_family(
     if process.mark:
         marked = {pid for pid in stats if has_variable(pid, MARK, process.mark)}
     members = {pid for pid, stat in stats.items() if stat.session == process.pid}
-    found_before = {
+    found_before = {  # equal start times: the process id was not reused
         pid
         for pid in members
         if before and pid in before and before[pid].ticks == stats[pid].ticks

@@ -99,7 +99,12 @@ def find_state(problem: str, job_id: str) -> SubmissionState:
 
 
 def estimate_submission(job: Job) -> datetime:
-    """Return a lower bound of a job's submission time (UTC), to limit searches for it."""
+    """Return a lower bound of a job's submission time (UTC).
+
+    Searches for the job and its logs omit everything older. The bound is the time of
+    its submission output or, if earlier, the time that the scheduler reports; minus
+    CLOCKS_DIFFER.
+    """
     try:
         modified = (job.folder / OUTPUT).stat().st_mtime
         submitted = datetime.fromtimestamp(modified, UTC)
@@ -162,10 +167,10 @@ def quote_end(job: Job, text: str) -> str:
 
     The whole output is withheld if the values of the job's secrets are unknown.
     """
-    plain_text = _BOX.sub(" ", remove_colours(text))
-    lines = [escape(line.strip()) for line in plain_text.splitlines() if line.strip()]
     if has_unknown_secrets(job.spec):
         return WITHHELD
+    plain_text = _BOX.sub(" ", remove_colours(text))
+    lines = [escape(line.strip()) for line in plain_text.splitlines() if line.strip()]
     return " | ".join(lines[-SHOWN_LINES:]) or "(nothing)"
 
 
@@ -188,19 +193,20 @@ def describe_refusal(
 
 
 def describe_doubt(
-    job: Job, output: Path, look: str, *, mark: str = "", text: str = ""
+    job: Job, output: Path, inquiry: str, *, mark: str = "", text: str = ""
 ) -> str:
     """Describe a job whose submission is uncertain.
 
-    `look` is the command that shows the job, `mark` a hint to recognise the job in the
-    command's output, and `text` the output of the submission.
+    `output` is the file with the output of the submission, `text` its redacted content.
+    `inquiry` is the command that shows the job, and `mark` describes how to recognise
+    the job in what the command prints.
     """
     answer = ""
     if text.strip():
         answer = f"The submission printed: {quote_end(job, text)}. "
     return (
         f"{job.spec.case_id}: it is unknown whether it was submitted, so it is not "
-        f"submitted again. {answer}See {shlex.quote(str(output))} and `{look}`{mark}; "
+        f"submitted again. {answer}See {shlex.quote(str(output))} and `{inquiry}`{mark}; "
         "cancel it if it runs, and start a new session for it"
     )
 

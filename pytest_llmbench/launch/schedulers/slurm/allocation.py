@@ -93,6 +93,7 @@ def plan_allocation(
     words = list_sbatch_words(reference)
     script = reference.spec.command[len(words)]
     options = ["--no-requeue"]
+    # else sbatch would name the job after our batch script, not the recipe's
     if not find_setting(reference, ("-J", "--job-name"), ("SBATCH_JOB_NAME",)):
         options.append(f"--job-name={Path(script).name}")
     spec = replace(
@@ -133,6 +134,7 @@ def explain_unlike(first: PlannedJob, other: PlannedJob) -> str:
     for variable in different:
         if variable.startswith(("SBATCH_", "SLURM_")):
             return f"{name} has a different {variable}"
+    # the script of a run exports its variables, and must not contain a secret
     secrets = {*first.spec.secrets, *other.spec.secrets}
     for variable in different:
         value = other_environment.get(variable, "")
@@ -333,16 +335,19 @@ def list_directives(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _write_run(job: Job, allocation: Job) -> None:
-    """Write a copy of the run's script, then the order: a script for the allocation.
+    """Write the files of a run: a copy of its script, and its order.
 
-    The order sets only variables that differ from the allocation's environment. Secrets
-    never differ, so the order contains no secret.
+    The order is a shell script in the allocation's folder. The allocation's batch
+    script runs it; the order sets the environment and runs the copy. It sets only
+    variables that differ from the allocation's environment. Secrets never differ, so
+    the order contains no secret.
     """
     folder, spec = job.folder.absolute(), job.spec
     script, *arguments = spec.command
     shutil.copyfile(spec.directory / script, folder / SCRIPT)
     (folder / SCRIPT).chmod(0o755)
-    # copied with its modification time, a lower bound for the files of the run
+    # a run has no submission output of its own: estimate_submission reads the time of
+    # this copy, which keeps the modification time
     shutil.copy2(allocation.folder / OUTPUT, folder / OUTPUT)
     text = RUN_SCRIPT.format(
         folder=shlex.quote(str(folder)),
@@ -354,6 +359,7 @@ def _write_run(job: Job, allocation: Job) -> None:
         ended=ENDED_FILE,
     )
     order = allocation.folder / f"{job.number}.order"
+    # the order appears complete, or not at all
     part = order.with_suffix(".part")
     part.write_text(text, encoding="utf-8")
     os.replace(part, order)
@@ -428,20 +434,21 @@ def describe_run(
         started=begun,
         submitted=begun,
     )
+    # a run that failed in an allocation that still runs failed by itself
     ended_before_allocation = code == 0 or allocation.state == "RUNNING"
     if begun and ended and code is not None and ended_before_allocation:
-        failed_step: str | None = ""
-        if code == 0:
-            failed_step = _find_failed_step(
+        step_code: str | None = ""
+        if code == 0:  # the script may ignore the failure of a step
+            step_code = _find_failed_step(
                 job, begun, allocation, slurm, settled=settled
             )
-        if failed_step is None:  # unknown until accounting has all steps
+        if step_code is None:  # unknown until accounting has all steps
             return replace(run_status, phase=Phase.RUNNING, elapsed_seconds=None)
         ended_status = replace(
             run_status,
             ended=ended,
             elapsed_seconds=(ended - begun).total_seconds(),
-            derived_exit_code=failed_step,
+            derived_exit_code=step_code,
         )
         return _describe_exit(job, code, ended_status)
     if allocation.phase is Phase.ENDED:
@@ -497,21 +504,19 @@ def _find_failed_step(
 ) -> str | None:
     """Return the exit code of a run's failed step.
 
-    Returns "" if no step failed, and None if the answer is still unknown, because
-    accounting may not contain all steps yet. The allocation's derived exit code is the
-    worst exit code of all its steps so far, including the steps of earlier runs. If no
-    step in accounting has this exit code, it is that of a missing step of this run. If
-    a step of an earlier run has it, the answer is unknown until accounting is
-    `settled`.
+    Returns "" if no step failed, and None if the answer is still unknown. Accounting
+    lists the steps, but late: `settled` is True if it has all steps of the run. The
+    allocation's derived exit code is up to date, but is the worst exit code of the
+    steps of all runs so far.
     """
     worst_code = allocation.derived_exit_code
-    if worst_code in ("", SUCCESS):
+    if worst_code in ("", SUCCESS):  # no step of any run failed
         return ""
     allocation_start = allocation.started or begun
     steps = slurm.list_steps(job.scheduler_id, allocation_start - CLOCK_MARGIN)
     run_steps = [step for step in steps if step.started >= begun]
     if any(find_phase(step.state) is not Phase.ENDED for step in run_steps):
-        return None
+        return None  # accounting does not have the end of a step yet
     failed_steps = [
         step
         for step in run_steps
@@ -520,11 +525,13 @@ def _find_failed_step(
     for step in failed_steps:
         if step.exit_code != SUCCESS:
             return step.exit_code
-    if failed_steps:
+    if failed_steps:  # without an exit code of their own
         return worst_code
+    # the worst exit code is that of a step that accounting does not have yet
     is_missing_step = worst_code not in [step.exit_code for step in steps]
     if is_missing_step:
         return worst_code
+    # it is that of a step of an earlier run, and perhaps of a missing step of this run
     return "" if settled else None
 
 

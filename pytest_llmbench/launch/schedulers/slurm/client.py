@@ -127,8 +127,9 @@ def read_sacct(output: str, submitted: Mapping[str, datetime]) -> Statuses:
     """Parse the output of sacct into job statuses, by job id.
 
     Expects SACCT_FIELDS with duplicates, and times in UTC. A requeued job has a row per
-    start: the latest row counts, the others become restarts. Rows submitted before
-    `submitted` belong to another job: Slurm reuses job ids after the largest job id.
+    start: the latest row counts, the others become restarts. `submitted` is the
+    earliest possible submission of each job: older rows belong to another job, because
+    Slurm reuses job ids.
     """
     rows_by_id: dict[str, list[JobStatus]] = {}
     for job_id, status in _read_rows(output, _read_sacct_status, submitted):
@@ -165,11 +166,14 @@ def merge_statuses(accounting: JobStatus | None, queue: JobStatus | None) -> Job
     if queue is None:
         if accounting is None:
             return JobStatus(Phase.UNKNOWN, "")
+        # slurmctld has forgotten the job: only an end in accounting is certain
         phase = find_phase(accounting.state)
         has_ended = phase is Phase.ENDED or accounting.state == "PREEMPTED"
         return replace(accounting, phase=Phase.ENDED if has_ended else Phase.UNKNOWN)
     if accounting is None:
         return queue
+    # only accounting records who cancelled a job, and the exit codes of its steps;
+    # both describe the same start of the job if the states are equal
     is_same_state = accounting.state == queue.state
     derived_exit_code, cancelled_by = queue.derived_exit_code, ""
     if is_same_state:
@@ -349,9 +353,10 @@ def _read_squeue_status(fields: Sequence[str]) -> JobStatus | None:
 
 
 def _parse_code(text: str) -> str:
-    """Parse an exit status such as `7:0`, or 1792 as squeue prints it (wait(2)).
+    """Parse an exit status into `<exit code>:<signal>`, such as `7:0`.
 
-    "" for invalid texts.
+    sacct prints it like this, squeue as the number of wait(2): `1792` (7 x 256) is
+    `7:0`. "" for invalid texts.
     """
     if is_number(text):
         return f"{int(text) >> 8}:{int(text) & 0x7F}"
@@ -440,6 +445,7 @@ def is_refused(status: JobStatus) -> bool:
     """
     if status.phase is not Phase.ENDED or status.state != "FAILED":
         return False
+    # sacct lists the nodes of every job that started
     got_no_nodes = status.seen_by == "sacct" and not status.nodes
     return status.reason == "BadConstraints" or got_no_nodes
 
@@ -523,6 +529,7 @@ class Slurm:
         # so that in the other order it could be in neither
         accounting = self._query_accounting(earliest)
         queue = self._query_queue(earliest)
+        # sacct is needed only for jobs that have left the queue
         if isinstance(accounting, SchedulerAway):
             is_job_missing = queue.keys() < earliest.keys()
             if is_job_missing:
@@ -659,7 +666,10 @@ class Slurm:
         return reasons
 
     def keeps_accounts(self) -> bool:
-        """True if sacct answers. Only accounting records the end of each step."""
+        """True if sacct answers.
+
+        Without accounting, Slurm does not record how each step of a job ended.
+        """
         return (
             self._run_command("sacct", "-X", "--noheader", "--starttime=now").code == 0
         )
@@ -697,7 +707,8 @@ class Slurm:
         SchedulerAway if Slurm does not answer.
         """
         config = self._require_output("scontrol", "show", "config")
-        # `AccountingStorageEnforce = associations,limits`
+        # `AccountingStorageEnforce = associations,limits`; all of the values below
+        # require an association, that is a user's account
         enforced = re.search(
             r"^AccountingStorageEnforce\s*=\s*(.*)$", config, re.MULTILINE
         )
@@ -927,6 +938,7 @@ def _build_learned_cluster(
     gres_with_type = gres_without_type
     if best.gres_type:
         gres_with_type = f"gpu:{best.gres_type}:{best.per_node}"
+    # a job must name the type only if the partition has several types
     gres = gres_without_type if len(gres_types) == 1 else gres_with_type
     nodes = count_noun(best.nodes, "node")
 

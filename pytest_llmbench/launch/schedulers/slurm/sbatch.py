@@ -250,9 +250,9 @@ def list_job_options(job: Job) -> tuple[str, ...]:
 
 
 def list_placement(spec: JobSpec) -> tuple[str, ...]:
-    """Return the options that determine the nodes and the account of a job.
+    """Return the options that must reach Slurm: all except the time limit.
 
-    Without these options it would be a different job.
+    They determine the nodes and the account of a job.
     """
     return (*_format_exclude(spec), *_list_other_options(spec, "--time="))
 
@@ -282,7 +282,8 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
         real=shlex.quote(os.path.abspath(real_sbatch)),
         bin=shlex.quote(str(folder)),
         answers=shlex.quote(str(folder.parent / ANSWERS)),
-        # only then must the launcher not name nodes itself
+        # the words that the wrapper searches for nodes: the launcher's arguments, or
+        # none if our options name no nodes, so that the lists cannot conflict
         watched='"$@"' if names_nodes else "",
         refusal=NODES_NAMED,
         added=shlex.quote(" ".join(options)),

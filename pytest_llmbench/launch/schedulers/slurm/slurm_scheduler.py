@@ -233,8 +233,9 @@ class SlurmScheduler(Scheduler):
         """
         output = job.folder / OUTPUT
         text = hide_secrets(output, job)
+        # 1. The job id in the launcher's output, which also contains the folder; else
+        # in the answers of sbatch that our wrapper recorded.
         answers = sbatch.read_answers(job)
-        # prefer the launcher's output, which also contains the folder
         printed = sbatch.require_single(
             _read_submissions(job, text) or answers, job, output
         )
@@ -243,6 +244,7 @@ class SlurmScheduler(Scheduler):
             if not used_wrapper:
                 self._require_placement(job, printed)
             return printed
+        # 2. No job id was printed, but Slurm may have the job.
         if submission := self._find_by_token(job):
             return submission
         raise _explain_missing(job, code, text)
@@ -263,7 +265,9 @@ class SlurmScheduler(Scheduler):
     def _require_placement(self, job: Job, submission: Submission) -> None:
         """Cancel a job that was submitted without its placement options.
 
-        This happens if a launcher bypasses the wrapper of sbatch. Raises SubmitError.
+        Placement options determine the nodes and the account of a job. They are missing
+        if a launcher bypasses the wrapper of sbatch, which adds them. Raises
+        SubmitError if they are missing.
         """
         placement = sbatch.list_placement(job.spec)
         if _calls_sbatch(job) or not placement:
@@ -312,7 +316,8 @@ def _build_arguments(job: Job) -> tuple[str, ...]:
 def _prepare_submission(job: Job) -> Mapping[str, str]:
     """Write the files that a job's command needs, and return its environment.
 
-    The wrapper of sbatch is first on the PATH of a launcher.
+    For a launcher that calls sbatch itself, the PATH begins with the folder of our
+    wrapper of sbatch. Raises LaunchError.
     """
     try:
         if job.spec.purpose is Purpose.ALLOCATION:
@@ -350,18 +355,18 @@ def _explain_missing(job: Job, code: int | None, text: str) -> LaunchError:
     doubtful = sbatch.DOUBTFUL.search(text) is not None
     refusal = describe_refusal(job, code, text, output, sbatch.find_remedy(text))
     if sbatch.NOT_REACHED.search(text):
-        # Slurm has no job with this token either
+        # sbatch submits one job, and Slurm has no job with its token either
         if _calls_sbatch(job) and code and not doubtful:
             return NotReachedError(refusal)
-        doubtful = True
+        doubtful = True  # a launcher may have retried
     ended_well = code == 0 and not sbatch.is_refused(text)
     was_killed = code is None or code > KILLED
     if was_killed or doubtful or ended_well:
-        look, mark = "squeue --me -t all -o '%i %T %j %V'", ""
+        inquiry, mark = "squeue --me -t all -o '%i %T %j %V'", ""
         if _has_token(job):
-            look = "squeue --me -t all -o '%i %T %j %k'"
+            inquiry = "squeue --me -t all -o '%i %T %j %k'"
             mark = f" (its comment would be llmb:{job.token})"
         return SubmitError(
-            describe_doubt(job, output, look, mark=mark, text=text), uncertain=True
+            describe_doubt(job, output, inquiry, mark=mark, text=text), uncertain=True
         )
     return SubmitError(refusal)
