@@ -438,7 +438,10 @@ def find_first_set(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _find_setting(environment: Mapping[str, str], key: str) -> str:
-    """Return a cluster setting from the variables that documents use for it."""
+    """Return a cluster setting from the variables that documents use for it.
+
+    For `account`, for example, the value of SBATCH_ACCOUNT or SLURM_ACCOUNT.
+    """
     names: list[str] = []
     for scheduler in list_schedulers():
         names += scheduler.cluster_variables.get(key, ())

@@ -260,6 +260,7 @@ class Planner:
         LaunchError.
         """
         commits = self.builds.commits
+        # list_commits refuses `git:` without a range
         if commits or self.launch.bisect.startswith(COMMITS):
             return list_commits(commits, job.spec.directory, self.host.run)
         return self.builds.variants
@@ -293,6 +294,7 @@ class Planner:
         Raises LaunchError if it can run none of them, or if they need too many
         GPU-hours.
         """
+        # 1. one job for each configuration that fits the cluster
         skipped: dict[Key, str] = {}
         jobs: list[PlannedJob] = []
         for key in selected:
@@ -307,12 +309,13 @@ class Planner:
                 jobs.append(self.plan_job(key, self.launch.purpose))
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
+        # 2. the variants of an A/B or a search
         variants = self.plan_variants(jobs)
         allocations = plan_allocations(
             variants, self.launch, self.builds, self.schedulers
         )
+        # 3. the number of runs, and their GPU-hours
         runs = self._find_requested_runs(selected)
-        noise: Mapping[str, Noise] = {}
         if variants:
             runs = count_trials(variants, self.launch, self.builds, allocations)
         hours_by_case = dict(
@@ -320,6 +323,8 @@ class Planner:
         )
         if not self.launch.dry_run:
             refuse_hours(hours_by_case, self.cluster.gpu_hours)
+        # 4. the noise that earlier A/Bs on this cluster measured
+        noise: Mapping[str, Noise] = {}
         if variants:
             cluster_name = self.find_cluster_name(jobs)
             noise = self.host.read_noise(cluster_name, variants.keys())
@@ -480,10 +485,10 @@ class Planner:
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Find the problems that would make the plan fail.
 
-        Problems that the user chose to ignore by name are printed instead of returned,
-        and the names of their checks are kept in `overruled`. Also prints variables
-        without effect, and builds of a search that have no script: these are not
-        checked, but count as failed runs.
+        Problems of a check that the user ignores (--llmb-ignore) are printed instead of
+        returned, and the name of the check is kept in `overruled`. Also prints
+        variables without effect, and the builds of a search that have no script: these
+        builds are not checked, but count as failed runs.
         """
         without_script = find_without_script(plan.variants, self.host.folder)
         for job in without_script:

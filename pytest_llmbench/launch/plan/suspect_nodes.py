@@ -53,7 +53,7 @@ def find_suspect_nodes(
     """
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
-    # A launch without a history opens no database.
+    # imported here, because a launch without a history needs no database
     from pytest_llmbench.history.details import has_nodes
     from pytest_llmbench.report.node_text import describe, format_suspect
 

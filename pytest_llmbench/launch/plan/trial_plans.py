@@ -189,6 +189,7 @@ def refuse_changed(
             for name, digest in digests.items()
             if name in recorded_digests and recorded_digests[name] != digest
         ]
+        # only a search may gain or lose variants
         has_other_names = recorded_digests.keys() != digests.keys()
         if changed or (launch.ab and has_other_names):
             which = f": {changed[0]}" if changed else ""

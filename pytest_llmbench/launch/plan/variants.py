@@ -310,10 +310,10 @@ def find_checkout(folder: Path, journal: Path) -> Path:
 def find_without_script(
     variants: Mapping[str, Sequence[PlannedJob]], journal: Path
 ) -> list[PlannedJob]:
-    """Find the inner builds of a search whose commit has no script to run.
+    """Find the builds of a search whose commit does not contain the script to run.
 
-    Such builds are treated as failed; the end builds are not checked. Empty for an A/B.
-    `journal` is the journal's folder.
+    A search skips such a build like a failed one. Omits the end builds, which a search
+    cannot skip. Empty for an A/B. `journal` is the journal's folder.
     """
     checkouts = journal.absolute() / CHECKOUTS
     without_script = []

@@ -108,6 +108,7 @@ def next_step(
     estimates: dict[int, PairedEstimate] = {}
     undecided = list(range(1, variant_count))
     for rounds in range(1, MOST_PAIRS + 1):
+        # 1. Answer the variants that get no further run.
         for variant in undecided:
             if outcome := _find_failed_outcome(trials, variant, rounds):
                 pairs = _count_pairs(trials, variant)
@@ -117,6 +118,7 @@ def next_step(
         undecided = [variant for variant in undecided if variant not in answers]
         if not undecided:
             break
+        # 2. Complete the round: one run of the reference and of each undecided variant.
         in_round = [REFERENCE, *undecided]
         trial_count = find_round_end(trials, in_round, rounds)
         if trial_count is None:  # the round is unfinished
@@ -124,7 +126,8 @@ def next_step(
             return warm_up or NextTrial(choose_in_round(trials, in_round, rounds))
         if rounds < FIRST_ANALYSIS:
             continue
-        # an interim analysis does not use the runs of later rounds
+        # 3. Interim analysis, without the runs of later rounds: they follow from its
+        # result, and a resumed session must repeat it exactly.
         fits = _fit_differences(list_measured(trials[:trial_count]))
         level = get_level(rounds, noise, comparisons=variant_count - 1)
         for variant in undecided:

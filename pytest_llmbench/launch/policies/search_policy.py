@@ -136,6 +136,7 @@ def next_step(
     ends_difference = _compare_ends(trials, builds, noise)
     if isinstance(ends_difference, NextTrial | BisectAnswer):
         return ends_difference
+    # the infrastructure lost the last run and the run of this build before it
     last = trials[-1]
     is_lost = last.outcome is TrialOutcome.LOST
     if is_lost and find_failure(trials, last.variant) is TrialOutcome.LOST:
@@ -430,7 +431,7 @@ def _find_likeliest_change(
     """
     runnable = _list_runnable(table, first, stop)
     cumulative = _accumulate(posterior)
-    # between each runnable build and the next one
+    # that the change lies between each runnable build and the next one
     probabilities = np.diff(cumulative[runnable - first])
     best = int(np.argmax(probabilities))
     before, after = int(runnable[best]), int(runnable[best + 1])
@@ -520,7 +521,8 @@ def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
         table.prior_squares + max(two_step_residuals, 0)
     )
     gain = (PRIOR_FREEDOM + run_count) / 2 * math.log(ratio)
-    # the second step adds two parameters: its level and its position
+    # log evidence for two steps: the better fit, less a penalty for two more
+    # parameters, the level and the position of the second step
     evidence = gain - math.log(run_count) / 2 - math.log(stop - first)
     if evidence <= TWO_CHANGES:
         return None

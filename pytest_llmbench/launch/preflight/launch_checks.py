@@ -232,7 +232,7 @@ def find_stages(planned: PlannedJob) -> dict[str, Path]:
 def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
     """Return the stage folders that the recipe's document names, by variable.
 
-    A cluster file may contain stage folders of other recipes.
+    Omits other stage folders, which the cluster file may set for other recipes.
     """
     pairs = (*planned.facts.required, *planned.facts.optional)
     documented_variables = {name for name, _ in pairs}

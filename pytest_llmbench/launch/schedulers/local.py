@@ -168,7 +168,7 @@ def _find_state(
 
     The state of an ended job without an exit code is FAILED, or CANCELLED.
     """
-    if running and code is None:
+    if running and code is None:  # a process with an exit code is about to end
         return Phase.RUNNING, "RUNNING", ""
     exit_code = _format_exit_code(code)
     if cancelled:

@@ -95,6 +95,7 @@ def start(
     marked_environment = {**environment, MARK: mark}
     out = _open_output(output)
     try:
+        # the wrapper runs the command as soon as it reads a line from the pipe `gate`
         process, gate = _start_wrapper(
             shell, full_command, marked_environment, out, mark
         )

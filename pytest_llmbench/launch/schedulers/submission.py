@@ -298,6 +298,7 @@ def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
     Returns its exit code, None after a timeout, or NEVER_RAN if it certainly did not
     run.
     """
+    # the process is recorded, and its output file created, before the command runs
     started = tools.records.find_process(job.number)
     if started is None or not path_exists(job.folder / OUTPUT):
         return process.NEVER_RAN

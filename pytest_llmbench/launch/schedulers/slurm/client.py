@@ -260,18 +260,19 @@ def parse_duration(duration: str) -> float | None:
 
 def _read_rows(
     output: str,
-    read: Callable[[Sequence[str]], JobStatus | None],
+    read_status: Callable[[Sequence[str]], JobStatus | None],
     submitted: Mapping[str, datetime],
 ) -> Iterator[tuple[str, JobStatus]]:
-    """Yield job id and status of each line of a known job.
+    """Yield job id and status of each line about a job of `submitted`.
 
-    The status is UNKNOWN if a line cannot be parsed. Lines of an earlier job with the
-    same id are skipped.
+    `read_status` parses the fields of a line. If it returns None, the status is
+    UNKNOWN. `submitted` contains the earliest possible submission by job id: older
+    lines are skipped, because they belong to another job with the same id.
     """
     for line in output.splitlines():
         job_id, *fields = line.split("|")
         if job_id in submitted and fields:
-            status = read(fields) or JobStatus(Phase.UNKNOWN, "")
+            status = read_status(fields) or JobStatus(Phase.UNKNOWN, "")
             if _find_submission(status) >= submitted[job_id]:
                 yield job_id, status
 
@@ -570,12 +571,13 @@ class Slurm:
         ]
 
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
-        """Return token and job id of the caller's jobs with the comment `llmb:<token>`.
+        """Find the caller's jobs by the token in their comment, `llmb:<token>`.
 
-        Searches the queue, then accounting from `since` on. Without accounting, or if
-        accounting stores no comments (AccountingStoreFlags=job_comment), only recent
-        jobs are found. Raises LaunchError if two jobs have the same token, and
-        SchedulerAway if Slurm does not answer: the job may exist.
+        Returns the job id by token, without tokens that no job has. Searches the queue,
+        then accounting from `since` on. Without accounting, or if accounting stores no
+        comments (AccountingStoreFlags=job_comment), only recent jobs are found. Raises
+        LaunchError if two jobs have the same token, and SchedulerAway if Slurm does not
+        answer: the job may exist.
         """
         queue = self._require_output(
             "squeue",
@@ -619,6 +621,7 @@ class Slurm:
                 continue
             nodes = int(node_text)
             name = printed_name.rstrip("*")
+            # the sum of the earlier lines of this partition
             before = partitions.get(name, Partition(name, 0, 0, None, False))
             gpu_nodes = [
                 (gres_type, per_node, nodes) for gres_type, per_node in list_gpus(gres)

@@ -125,9 +125,9 @@ def check_partition(
 ) -> Iterator[JobProblem]:
     """Yield the problems of a job's partition.
 
-    Yields the named partitions that Slurm does not have. Of the other named partitions,
-    or of all partitions if the job names none, yields only the problems of the
-    partition with the fewest problems.
+    A named partition that Slurm does not have is always a problem. If several other
+    partitions are possible (named ones, or all if the job names none), yields the
+    problems of only one: the partition with the fewest problems.
     """
     setting = find_setting(
         planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION")
@@ -178,7 +178,10 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
 def _check_gpus(
     planned: PlannedJob, partition: Partition, name: str
 ) -> Iterator[JobProblem]:
-    """Yield the problems of the GPUs that a job requests per node."""
+    """Yield the problems of the GPUs that a job requests per node.
+
+    The partition has no GPUs or too few, or the job requests none although it must.
+    """
     request, requested_per_node = _find_requested_gpus(planned)
     per_node = math.ceil(planned.spec.gpus / max(planned.spec.nodes, 1))
     if not partition.gpus and request:
