@@ -64,6 +64,7 @@ def compare_sides(
     margin: float,
 ) -> SidesCompared:
     """Compare two sides that were read already. `margin` is a fraction."""
+    # Exclude runs on both sides, and runs with another window than the compared one.
     a, b = _drop_shared_runs(a, b)
     windows = choose_windows(a, b)
     a, b = _list_other_windows(a, windows), _list_other_windows(b, windows)
@@ -71,6 +72,7 @@ def compare_sides(
         name: (a.runs[name, window], b.runs[name, window])
         for name, window in windows.items()
     }
+    # The history adds daily runs, for the noise, and the nodes of the compared runs.
     stored_runs = _read_past(history, windows) if history else {}
     if history:
         pairs = _add_nodes(pairs, history)
@@ -148,19 +150,21 @@ def _list_run_keys(name: str, run: SideRun) -> set[tuple[str, str, object]]:
 
 def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedSide:
     """Remove the runs with these keys from a side, and list them as without data."""
-    kept, dropped = {}, {}
+    kept_runs, dropped_runs = {}, {}
     for (name, window), runs in side.runs.items():
         remaining = tuple(
             run for run in runs if shared.isdisjoint(_list_run_keys(name, run))
         )
-        dropped.update({run.id: (name, run) for run in runs if run not in remaining})
+        dropped_runs.update(
+            {run.id: (name, run) for run in runs if run not in remaining}
+        )
         if remaining:
-            kept[name, window] = remaining
+            kept_runs[name, window] = remaining
     no_data = (
         NoData(side.label, run.id, name, Reason.COPIED, ON_BOTH_SIDES, run.log)
-        for name, run in dropped.values()
+        for name, run in dropped_runs.values()
     )
-    return dataclasses.replace(side, runs=kept, no_data=(*side.no_data, *no_data))
+    return dataclasses.replace(side, runs=kept_runs, no_data=(*side.no_data, *no_data))
 
 
 def choose_windows(a: ComparedSide, b: ComparedSide) -> dict[str, Window]:
@@ -180,22 +184,26 @@ def choose_windows(a: ComparedSide, b: ComparedSide) -> dict[str, Window]:
 def _list_other_windows(
     side: ComparedSide, windows: Mapping[str, Window]
 ) -> ComparedSide:
-    """List the runs with other windows as runs without data."""
-    counted = {
+    """List the runs that were not measured over the compared window as without data.
+
+    `windows` contains the compared window of each configuration. A run that was also
+    measured over the compared window is not listed.
+    """
+    compared_runs = {
         (name, run.id)
         for name, window in windows.items()
         for run in side.runs.get((name, window), ())
     }
     text = "measured over other steps, or with another statistic, than the other side"
-    others = {
+    no_data = {
         (name, run.id): NoData(
             side.label, run.id, name, Reason.WINDOW_INCOMPLETE, text, run.log
         )
         for (name, _), runs in side.runs.items()
         for run in runs
-        if name in windows and (name, run.id) not in counted
+        if name in windows and (name, run.id) not in compared_runs
     }
-    return dataclasses.replace(side, no_data=(*side.no_data, *others.values()))
+    return dataclasses.replace(side, no_data=(*side.no_data, *no_data.values()))
 
 
 def _count(a: ComparedSide, b: ComparedSide, name: str, window: Window) -> int:
@@ -207,10 +215,11 @@ def _list_not_compared(
     a: ComparedSide, b: ComparedSide, compared: Mapping[str, Window]
 ) -> Iterator[NotCompared]:
     """Yield the configurations that were not compared, with the reason."""
-    unusable = {
+    names_without_data = {
         side.label: {run.configuration for run in side.no_data} for side in (a, b)
     }
-    names = {*a.configurations, *b.configurations, *unusable["A"], *unusable["B"]}
+    names = {*a.configurations, *b.configurations, *names_without_data["A"]}
+    names |= names_without_data["B"]
     names -= {"", *compared}  # the configuration of a run may be unknown
     for name in sorted(names):
         labels = [side.label for side in (a, b) if name in side.configurations]
@@ -225,7 +234,8 @@ def _list_not_compared(
         else:
             (label,) = labels
             other = "B" if label == "A" else "A"
-            reason = "has no usable run" if name in unusable[other] else "has no run"
+            has_unusable_run = name in names_without_data[other]
+            reason = "has no usable run" if has_unusable_run else "has no run"
             yield NotCompared(name, label, f"only in {label}: {other} {reason}")
 
 
@@ -274,13 +284,15 @@ def _add_nodes(
 
     nodes_by_key = map_nodes(history, list(pairs))
 
-    def add_nodes(run: SideRun) -> SideRun:
+    def add_stored_nodes(run: SideRun) -> SideRun:
+        """Return the run with its stored nodes, or unchanged if it has nodes or none
+        are stored."""
         for key in run.same_run_keys:
             if not run.nodes and key in nodes_by_key:
                 return dataclasses.replace(run, nodes=nodes_by_key[key])
         return run
 
     return {
-        name: (tuple(map(add_nodes, a)), tuple(map(add_nodes, b)))
+        name: (tuple(map(add_stored_nodes, a)), tuple(map(add_stored_nodes, b)))
         for name, (a, b) in pairs.items()
     }

@@ -174,7 +174,7 @@ def choose_exit_code(result: SidesCompared, *, strict: bool) -> int:
 
 
 def _describe_place(side: ComparedSide) -> ReportedInput:
-    """Build the record of one side's input, with the numbers of its runs."""
+    """Build the record of one side: its path, days or session, and its counts."""
     return ReportedInput(
         label=side.label,
         place=side.place,

@@ -172,7 +172,8 @@ def _list_power(
 
 
 def _list_node_remarks(comparison: ReportedConfiguration) -> Iterator[tuple[str, str]]:
-    """Yield a warning if the difference of two runs may come from their nodes."""
+    """Yield a warning if the nodes may cause the difference of the sides."""
+    # Several groups are from different days or nodes, so the noise covers the nodes.
     if comparison.groups != (1, 1) or comparison.same_nodes:
         return
     if comparison.same_nodes is None:
@@ -269,9 +270,9 @@ def count_answers(document: ComparisonDocument) -> str:
 
 def _explain_nothing(document: ComparisonDocument) -> str:
     """Return the reason no configuration was compared."""
-    empty = [side.label for side in (document.a, document.b) if not side.runs]
-    if empty:
-        return f"nothing to compare: {' and '.join(empty)} without any usable run"
+    labels = [side.label for side in (document.a, document.b) if not side.runs]
+    if labels:
+        return f"nothing to compare: {' and '.join(labels)} without any usable run"
     return "nothing to compare: no configuration has runs on both sides"
 
 

@@ -157,9 +157,10 @@ def read_paths(
     """Read and measure the sides that are paths.
 
     Runs on both sides, and duplicates of a run of the other side, are excluded.
-    Unmatched runs form a configuration, as for drafted baselines, if they have the same
-    path pattern and state the same facts.
+    Runs that match no baseline are compared, too: runs with the same path pattern and
+    facts form a configuration, for which a baseline is drafted.
     """
+    # Find the runs of each side, with the baseline tables that each folder contains.
     located = []
     for request in requests:
         logs = (request.path or Path(),)
@@ -168,10 +169,12 @@ def read_paths(
         runs, no_data = _label_runs(request.label, ingested)
         located.append(_LocatedRuns(request, runs, no_data))
     located = _mark_duplicates(_drop_shared_logs(located), now)
+    # Draft baselines for the unmatched runs of both sides together.
     all_runs = [run for side in located for run in side.runs]
     drafts = draft_baselines(all_runs, settings, catalog)
     catalog_with_drafts = drafts.add_to(catalog)
     identity_by_run_id = _unify_single_logs(requests, drafts)
+    # Measure each side.
     sides = []
     for side in located:
         identified = _identify(side.runs, drafts, identity_by_run_id)
@@ -211,12 +214,16 @@ def _label_runs(
 
 
 def _drop_shared_logs(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
-    """Exclude the runs under both paths, before drafts are made."""
+    """Exclude the runs that both paths contain.
+
+    So no baseline is drafted for such a run.
+    """
     keys_by_side = [
         {key for run in side.runs for key in _list_run_keys(run)} for side in located
     ]
     shared_keys: set[object] = set()
-    if len(located) == len(LABELS):  # else the other side is of a history
+    # If only one side is a path, the other side is read from a history.
+    if len(located) == len(LABELS):
         shared_keys = set.intersection(*keys_by_side)
     sides = []
     for side in located:
@@ -240,13 +247,16 @@ def _list_run_keys(run: Run) -> set[object]:
         keys.add(join_fingerprints(fingerprints))
     if run.found.job_id and run.started:
         keys.add((run.found.job_id, run.started))
-    return keys - {""}
+    return keys - {""}  # the fingerprint "" is unknown
 
 
 def _mark_duplicates(
     located: Sequence[_LocatedRuns], now: datetime
 ) -> list[_LocatedRuns]:
-    """Mark runs that duplicate a run of either side; exclude complete copies."""
+    """Mark the runs that contain steps of another run, and exclude copies of a log.
+
+    Marked runs have `duplicate_of`. Searches both sides together.
+    """
     all_runs = [run for side in located for run in side.runs]
     marked, excluded = mark_duplicates(order_runs(all_runs, now))
     # Take only `duplicate_of` from the common order, whose clock may be less accurate
@@ -275,8 +285,10 @@ def _unify_single_logs(
     """Give two single logs the same configuration if they state the same facts.
 
     Only if each side is a single file: the user has named these files, so their names
-    need not distinguish configurations. Returns identities by run id.
+    need not distinguish configurations. Returns the identity for the run of side B by
+    its run id, or {}.
     """
+    # Each side is a file, and each file has its own draft with a single run.
     files = [
         request.path
         for request in requests
@@ -289,13 +301,14 @@ def _unify_single_logs(
         return {}
     if first.baseline.match is None or second.baseline.match is None:
         return {}
-    same_facts = (
+    has_same_facts = (
         first.baseline.match.says == second.baseline.match.says
         and first.baseline.dialect == second.baseline.dialect
     )
     (run,) = second.runs
     facts = collect_facts(run.found, [attempt.log for attempt in run.attempts])
-    if not same_facts or not is_identifiable(facts):
+    # Logs that state too few facts may be different models.
+    if not has_same_facts or not is_identifiable(facts):
         return {}
     return {run.id: Identity(first.baseline.key, "both logs state the same facts")}
 
@@ -316,9 +329,9 @@ def _identify(
 def _measure_side(
     side: _LocatedRuns, runs: Sequence[Run], catalog: Catalog, now: datetime
 ) -> ComparedSide:
-    """Measure the runs of a side by configuration and window, and list unusable runs."""
+    """Measure the runs of a side, by configuration and window; list unusable runs."""
     label = side.request.label
-    usable: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
+    usable_runs: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = list(side.no_data)
     for run in runs:
         key = run.identity.key
@@ -334,11 +347,11 @@ def _measure_side(
             )
         else:
             window = measurement.baseline.window
-            usable[key.id, window].append(_make_side_run(measurement))
+            usable_runs[key.id, window].append(_make_side_run(measurement))
     return ComparedSide(
         label,
         side.request.text,
-        {key_and_window: tuple(group) for key_and_window, group in usable.items()},
+        {key_and_window: tuple(group) for key_and_window, group in usable_runs.items()},
         tuple(no_data),
     )
 
@@ -411,18 +424,18 @@ def read_stored_side(request: SideRequest, history: StoreLocation) -> ComparedSi
         if entry.verdict != "MISSING":
             window = Window(entry.first_step, entry.last_step, entry.statistic)
             last_entries[entry.number, window] = entry
-    usable: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
+    usable_runs: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = {}
     for (number, window), entry in last_entries.items():
-        if entry.counts:
+        if entry.counts:  # the run is valid
             run = _make_stored_side_run(request.label, entry)
-            usable[entry.configuration, window].append(run)
+            usable_runs[entry.configuration, window].append(run)
         else:
             no_data[number] = _make_stored_no_data(request.label, entry)
     return ComparedSide(
         request.label,
         request.text,
-        {key_and_window: tuple(group) for key_and_window, group in usable.items()},
+        {key_and_window: tuple(group) for key_and_window, group in usable_runs.items()},
         tuple(no_data.values()),
     )
 

@@ -32,7 +32,7 @@ LEVEL = 0.05
 
 # Sum of the normal quantiles of 97.5 % and 80 %: a difference of this many standard
 # errors is detected with a probability of 80 %.
-SHOWN = 2.8
+DETECTION_FACTOR = 2.8
 
 MARGIN = 0.01
 """Default margin: sides that differ by less are alike."""
@@ -66,8 +66,8 @@ def compare_all(
     for name, sides in configurations.items():
         groups_a, groups_b = groups_by_name[name]
         noise_by_name[name] = estimate_pair_noise(groups_a, groups_b, sides.daily_noise)
-    knnoise_by_name = [estimate for estimate in noise_by_name.values() if estimate]
-    prior = noise.estimate_from_fleet(knnoise_by_name) or noise.assume_noise(assumed_cv)
+    known_noises = [estimate for estimate in noise_by_name.values() if estimate]
+    prior = noise.estimate_from_fleet(known_noises) or noise.assume_noise(assumed_cv)
     answers = {}
     for name, sides in configurations.items():
         groups_a, groups_b = groups_by_name[name]
@@ -115,7 +115,7 @@ def estimate_sides(
     """
     means_a, means_b = _average(a), _average(b)
     difference = sum(means_b) / len(b) - sum(means_a) / len(a)
-    # Error of the difference for a run-to-run noise of 1.
+    # Standard error of the difference, if the noise of a single group were 1.
     unit_error = math.sqrt(1 / len(a) + 1 / len(b))
     within_run_error = math.hypot(average_error(a), average_error(b))
     error = max(run_noise.sigma * unit_error, within_run_error)
@@ -131,6 +131,8 @@ def estimate_sides(
     # Rounding may hide as much of a difference as it adds to the interval.
     smallest = half_width + compute_quantile(POWER, freedom) * error + rounding
     group_counts = len(a), len(b)
+    # Only an undecided comparison needs more runs. Rounding counts twice: it widens the
+    # interval, and may hide as much of the difference.
     runs_needed = 0, 0
     if answer is SideAnswer.CANNOT_TELL:
         runs_needed = _count_needed(
@@ -205,10 +207,10 @@ def _count_needed(
         return 0, 0
     if not math.isfinite(sigma):
         return 1, 1
-    needed = math.ceil(2 * (SHOWN * sigma / limit) ** 2)
+    needed = math.ceil(2 * (DETECTION_FACTOR * sigma / limit) ** 2)
     groups_a, groups_b = groups
-    more_a, more_b = max(needed - groups_a, 0), max(needed - groups_b, 0)
-    return (more_a, more_b) if more_a or more_b else (1, 1)
+    further_a, further_b = max(needed - groups_a, 0), max(needed - groups_b, 0)
+    return (further_a, further_b) if further_a or further_b else (1, 1)
 
 
 def _is_on_same_nodes(a: Groups, b: Groups) -> bool | None:
@@ -234,14 +236,14 @@ SIDES = ("A", "B")
 
 
 def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferences:
-    """List constant differing facts, varying facts and unknown facts.
+    """List the facts that differ between the sides, vary within a side, or are unknown.
 
     A fact is compared only if every run of both sides states it. A missing fact is
     never assumed to be equal.
     """
     facts_a, facts_b = [_list_facts(run) for run in a], [_list_facts(run) for run in b]
     names = {name for facts in (*facts_a, *facts_b) for name in facts} | set(ALWAYS)
-    between, varying, unknown = [], [], []
+    differing_facts, varying_facts, unknown_facts = [], [], []
     for name in sorted(names, key=lambda name: (name not in ALWAYS, name)):
         incomplete_sides = [
             label
@@ -249,7 +251,7 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
             if any(name not in facts for facts in facts_of_side)
         ]
         if incomplete_sides:
-            unknown.append(UnknownFact(name, " and ".join(incomplete_sides)))
+            unknown_facts.append(UnknownFact(name, " and ".join(incomplete_sides)))
             continue
         values_a = tuple(sorted({facts[name] for facts in facts_a}))
         values_b = tuple(sorted({facts[name] for facts in facts_b}))
@@ -257,10 +259,12 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
         unified_a = {formatting.unify_fact(name, value) for value in values_a}
         unified_b = {formatting.unify_fact(name, value) for value in values_b}
         if len(unified_a) > 1 or len(unified_b) > 1:
-            varying.append(VaryingFact(name, values_a, values_b))
+            varying_facts.append(VaryingFact(name, values_a, values_b))
         elif unified_a != unified_b:
-            between.append(FactDifference(name, values_a[0], values_b[0]))
-    return SideDifferences(tuple(between), tuple(varying), tuple(unknown))
+            differing_facts.append(FactDifference(name, values_a[0], values_b[0]))
+    return SideDifferences(
+        tuple(differing_facts), tuple(varying_facts), tuple(unknown_facts)
+    )
 
 
 def _list_facts(run: SideRun) -> dict[str, str]:

@@ -33,9 +33,10 @@ class SessionBatch(NamedTuple):
 
 
 def list_batches(location: StoreLocation) -> list[SessionBatch]:
-    """Return all sessions with verdicts in batches, oldest first.
+    """Divide all sessions with verdicts into batches that are read at once.
 
-    Sessions that began at the same time are in one batch.
+    Oldest first. A batch is complete when it contains at least VERDICTS verdicts.
+    Sessions that began at the same time are in the same batch.
     """
     columns = (
         SESSION.c.id,
@@ -84,7 +85,7 @@ def find_further_columns(
             noise = noises.get((row["session"], row["configuration"]), {})
             values = {**noise, **flatten_metrics(row["metrics"])}
             for name, value in values.items():
-                # A column of integers has another type from the first other value on.
+                # The first value that is not an integer determines the type.
                 if types.get(name) in (None, int):
                     types[name] = _find_type(value)
             counts.update(values.keys())

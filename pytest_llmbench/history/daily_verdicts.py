@@ -57,14 +57,15 @@ def read_verdicts(
         query = query.where(or_(RUN.c.started >= first, is_undated_since))
     parse = cache(parse_environment)  # the same texts recur every day
 
-    def convert(row: Row) -> StoredVerdict:
+    def make_verdict_in_time(row: Row) -> StoredVerdict:
+        """Make the verdict of a row, without a start of the run in the future."""
         started = row["started"]
         if location.latest and started and started > location.latest:
-            # A wrong clock: use the session's day.
+            # The clock was wrong. An undated verdict has the day of its session.
             row = {**row, "started": None}
         return _make_verdict(row, parse)
 
-    return fetch_rows(location, query, convert, damaged)
+    return fetch_rows(location, query, make_verdict_in_time, damaged)
 
 
 _OMITTED = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")

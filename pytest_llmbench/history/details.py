@@ -92,7 +92,7 @@ def _make_details(row: Row) -> tuple[RunKey, StoredDetails]:
 def _list_nodes(row: Row) -> tuple[str, ...]:
     """Return the nodes of a run's job.
 
-    If the job is not among the stored jobs, returns the nodes of all of them.
+    If the job is not stored, or without nodes, returns the nodes of all jobs together.
     """
     for job in parse_list("jobs", row["jobs"]):
         if job.get("job_id") == row["job_id"]:
@@ -200,7 +200,7 @@ def _list_runs(
 ) -> tuple[int, list[MeasuredRun]]:
     """Return the number of a row's run, and the runs of its launch.
 
-    There are no runs if the run does not count.
+    Returns no runs if the verdict does not count, since its run is then invalid.
     """
     runs = []
     if row["counts"]:

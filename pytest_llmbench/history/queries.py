@@ -64,19 +64,19 @@ def list_runs(
     Sorted by configuration. `words` select configurations, as in `grok1 and not fp8 or
     llama`. Configurations without runs are omitted.
     """
-    of_run = (
+    run_columns = (
         RUN.c.id.label("number"),
         RUN.c.configuration,
         RUN.c.started,
         RUN.c.job_id,
         VERDICT.c.session,
     )
-    judgement = (
+    verdict_columns = (
         VERDICT.c.verdict,
         VERDICT.c.step_time_seconds,
         VERDICT.c.log_difference,
     )
-    joined = select(*of_run, *judgement).join_from(
+    joined = select(*run_columns, *verdict_columns).join_from(
         VERDICT, RUN, RUN.c.id == VERDICT.c.run
     )
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
@@ -288,15 +288,15 @@ def _rank_start(
 
 def _join_tables(location: StoreLocation) -> Select[Any]:
     """Build the query for all columns of each verdict, oldest first (`list_order`)."""
-    of_run = [
+    run_columns = [
         column
         for column in RUN.c
         if column.name not in ("id", "configuration", "fingerprint")
     ]
-    of_verdict = [
+    verdict_columns = [
         column for column in VERDICT.c if column.name not in ("id", "run", "session")
     ]
-    of_session = [
+    session_columns = [
         SESSION.c.id.label("session"),
         SESSION.c.started.label("judged"),
         SESSION.c.host,
@@ -305,7 +305,8 @@ def _join_tables(location: StoreLocation) -> Select[Any]:
         SESSION.c.git_commit,
         SESSION.c.ci_url,
     ]
-    columns = (RUN.c.id.label("number"), *of_run, *of_verdict, *of_session)
+    number = RUN.c.id.label("number")
+    columns = (number, *run_columns, *verdict_columns, *session_columns)
     joined = select(*columns).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
@@ -432,10 +433,13 @@ def _read_last_days(
     """Read the last days of runs of each configuration, oldest first."""
     first_days = _find_first_days(connection, configurations)
     runs = _read_runs(connection, configurations, first_days, location)
-    # Days without a shown verdict do not count: read older days instead.
-    short = [name for name in first_days if _count_days(runs.get(name, ())) < LAST]
-    if short:
-        runs |= _read_runs(connection, short, {}, location)
+    # Only runs with a verdict in SHOWN are read. If they cover fewer days, because some
+    # days have other verdicts, all runs of the configuration are read.
+    names_to_complete = [
+        name for name in first_days if _count_days(runs.get(name, ())) < LAST
+    ]
+    if names_to_complete:
+        runs |= _read_runs(connection, names_to_complete, {}, location)
     return {
         name: _select_last_days(runs[name]) for name in configurations if name in runs
     }
@@ -506,7 +510,7 @@ def _read_runs(
 
 
 def _select_shown() -> Select[Any]:
-    """Build the query for the verdicts in SHOWN.
+    """Build the query for the verdicts in SHOWN, which represent a day.
 
     The first columns are the key of a verdict. The columns from the second `started` on
     are the fields of StoredRun.
@@ -540,12 +544,15 @@ def _select_shown() -> Select[Any]:
 
 def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
     """Return (configuration, run) once per window, with the verdict of the latest
-    session."""
-    # The same values recur every day.
+    session.
+
+    `rows` have the columns of `_select_shown`.
+    """
+    # Window and environment are cached, because the same values recur every day.
     make_window, parse = cache(Window), cache(parse_environment)
     runs_by_window = {}
-    # A session that was added late has higher row numbers than sessions that began
-    # later.
+    # Sorted by the start of the session, so that the latest verdict replaces earlier
+    # ones. Row numbers do not have this order if a session was added late.
     for (
         _,
         name,

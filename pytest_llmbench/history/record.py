@@ -143,7 +143,7 @@ def _make_row(
 
 
 # Only the session that launched a run knows these columns.
-_OF_LAUNCH = ("nodes", "jobs")
+_LAUNCH_COLUMNS = ("nodes", "jobs")
 
 _EMPTY_LIST = "[]"
 
@@ -160,7 +160,8 @@ def _store_runs(
 
     Runs that are not stored yet are added. Stored runs are updated, unless a later
     session has already judged them. In this case, only the nodes and jobs of the session
-    that launched the run are added. A session without jobs never deletes them.
+    that launched the run are added. A session without jobs never deletes them. `began`
+    is the start of the session; `in_time` excludes sessions in the future.
     """
     rows = [
         _make_run_row(verdict.configuration, verdict.run) if verdict.run else None
@@ -179,14 +180,16 @@ def _store_runs(
             new_rows.append(row)
             continue
         stored = stored_by_number[number]
+        # No later session has judged the run.
         if last_judged.get(number, began) <= began:
             complete_updates.append(_join_with_stored(row, stored))
         elif stored["jobs"] == _EMPTY_LIST and row["jobs"] != _EMPTY_LIST:
             # A later session has judged the run, but this one launched it.
-            launch_values = {name: row[name] for name in _OF_LAUNCH}
+            launch_values = {name: row[name] for name in _LAUNCH_COLUMNS}
             launch_updates.append({**launch_values, "number": number})
     _update_runs(connection, complete_updates)
     _update_runs(connection, launch_updates)
+    # The numbers of the added runs, in the order of `new_rows`.
     new_numbers: Iterator[int] = iter(())
     if new_rows:
         insertion = insert(RUN).returning(RUN.c.id, sort_by_parameter_order=True)
@@ -215,7 +218,7 @@ def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, 
     """
     joined = {**row, "number": stored["id"]}
     if row["jobs"] == _EMPTY_LIST:
-        for name in _OF_LAUNCH:
+        for name in _LAUNCH_COLUMNS:
             joined[name] = stored[name]
     # A log without a time zone keeps its first start time, even if it is read in
     # another zone.
@@ -245,8 +248,10 @@ def _match_runs(
     ]
     for index, row in enumerate(rows):
         if row and not numbers[index]:
-            same = (other["id"] for other in remaining if _is_same(row, other))
-            numbers[index] = next(same, None)
+            numbers_of_same_run = (
+                candidate["id"] for candidate in remaining if _is_same(row, candidate)
+            )
+            numbers[index] = next(numbers_of_same_run, None)
     return numbers
 
 
@@ -258,7 +263,10 @@ def _get_log_key(row: dict[str, Any]) -> tuple[str, str, str]:
 def _find_last_judged(
     connection: Connection, numbers: Sequence[int], in_time: ColumnElement[bool]
 ) -> dict[int, datetime]:
-    """Return the start of the last session that judged each run, without wrong clocks."""
+    """Return the start of the last session that judged each run.
+
+    `in_time` excludes sessions in the future, whose clock was wrong.
+    """
     last_judged = func.max(SESSION.c.started).label("last_judged")
     query = select(VERDICT.c.run, last_judged).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session

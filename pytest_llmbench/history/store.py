@@ -207,11 +207,18 @@ def _locate_server(text: str, remainder: str) -> StoreLocation:
         raise HistoryError(f"{hide_password_of(text)}: not a URL; {EXPECTED}") from None
     if not url.database:
         raise HistoryError(f"{hide_password_of(text)}: names no database; {EXPECTED}")
-    open_query = {
+    # The printable URL contains neither the password nor options such as sslpassword.
+    printable_options = {
         name: value for name, value in url.query.items() if "pass" not in name.lower()
     }
     printable = URL.create(
-        "postgresql", url.username, None, url.host, url.port, url.database, open_query
+        "postgresql",
+        url.username,
+        None,
+        url.host,
+        url.port,
+        url.database,
+        printable_options,
     ).render_as_string()
     return StoreLocation(printable, url=url.render_as_string(hide_password=False))
 
@@ -334,15 +341,20 @@ def _make_engine(location: StoreLocation) -> Engine:
         url, poolclass=NullPool, connect_args={"timeout": PATIENCE_SECONDS}
     )
 
-    # Uses the default rollback journal, because WAL does not work on network file
-    # systems. Locks at the beginning: if two sessions write, SQLite refuses a lock
-    # requested later at once.
+    # The file keeps SQLite's default rollback journal, because WAL does not work on
+    # network file systems.
     @event.listens_for(engine, "connect")
-    def leave_transactions_to_us(connection: Any, _record: object) -> None:
+    def disable_implicit_transactions(connection: Any, _record: object) -> None:
+        """Stop the driver from beginning transactions: `begin_transaction` does so."""
         connection.isolation_level = None
 
     @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
+    def begin_transaction(connection: Connection) -> None:
+        """Begin a transaction; a writer locks the file immediately.
+
+        If it locked the file later and another session wrote, SQLite would fail at
+        once instead of waiting.
+        """
         writes = connection.get_execution_options()["llmb_writes"]
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -189,11 +189,17 @@ def advise(outcome: OutcomeDocument) -> str:
 
 
 def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
-    """Return the advice for a configuration, by the evidence that decides it."""
+    """Return the advice for a configuration.
+
+    A resumption, slow nodes and an A/B without an answer have their own advice; all
+    other advice depends on the reason of the verdict.
+    """
+    # The session only collected results, and jobs are still missing.
     if outcome.resume and outcome.resume.due:
         return _advise_resumption(outcome.resume)
     if outcome.slow_nodes and outcome.verdict == "INCONCLUSIVE":
         return SLOW_NODES
+    # An A/B or a bisect search that ended without an answer.
     if outcome.trials and outcome.reason == "nothing-left":
         return NO_ANSWER
     advice = _fill_in(_choose_advice(outcome), outcome, folders=outcome.baselines)
@@ -209,10 +215,10 @@ def _fill_in(
     folders: Sequence[str] = (),
     logs: Sequence[str] = (),
 ) -> str:
-    """Fill in the placeholders of an advice.
+    """Replace `{id}`, `{baselines}` and `{command}` in an advice.
 
-    `folders` contain the recorded baselines (default: the placeholder DIR); `logs` are
-    the paths with the runs to record.
+    `{baselines}` becomes an option --llmb-baselines for each of `folders` (default:
+    `--llmb-baselines=DIR`), `{command}` the command that records the runs in `logs`.
     """
     options = [
         f"--llmb-baselines={shlex.quote(folder)}" for folder in folders or ("DIR",)
@@ -231,10 +237,11 @@ def make_record_command(logs: Iterable[str]) -> str:
 
 
 def _advise_on_machine(outcome: ConfigurationOutcome, advice: str) -> str:
-    """Add advice about other load if several runs were launched on this machine.
+    """Return `advice`, preceded by advice about other load on this machine.
 
-    Runs differ if they disagree by more than the tolerance: another program may have
-    run at the same time. Runs that are all slow alike have a permanent cause.
+    Returns `advice` unchanged unless several runs were launched locally. If their step
+    times differ by more than the tolerance, another program may have run at the same
+    time. If all runs are equally slow, the cause is permanent.
     """
     seconds = [
         job.step_seconds for job in jobs.list_last_attempts(outcome) if job.step_seconds
@@ -261,6 +268,7 @@ def _advise_resumption(resume: ReportedResumption) -> str:
 def _choose_advice(outcome: ConfigurationOutcome) -> str:
     """Choose the advice for a configuration by its reason and its evidence."""
     reason = outcome.reason
+    # Timed like its document (--llmb-timed=document), which often timed a single step.
     if outcome.timed == "document" and reason in (
         "slower-than-bound",
         "faster-than-baseline",
@@ -281,8 +289,11 @@ def _choose_advice(outcome: ConfigurationOutcome) -> str:
 
 
 def _choose_by_reason(reason: str, verdict: str) -> str:
-    """Return the advice of `ADVICE`, or that for a recording of disagreeing runs."""
-    # Repeats that disagree are INVALID only when a baseline is recorded.
+    """Return the entry of `ADVICE` for a reason.
+
+    Disagreeing repeats get another advice when a baseline is recorded from them.
+    """
+    # Only a session that records gives disagreeing repeats the verdict INVALID.
     if reason == "repeats-disagree" and verdict == "INVALID":
         return NOT_ONE_LEVEL
     return ADVICE[reason]
@@ -339,9 +350,10 @@ def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
     needed = estimate.repeats_needed
     if not needed or needed > formatting.MANY:
         return ""
-    # More runs decide neither a drift nor whether nodes are slow.
+    # More runs cannot decide about a drift or about slow nodes.
     if outcome.reason == "drifted" or outcome.slow_nodes:
         return ""
+    # The present runs were not sufficient, so at least one more is needed.
     return formatting.count_noun(max(needed, estimate.runs + 1), "run")
 
 

@@ -85,10 +85,13 @@ def describe(
         suite=f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
         configuration=_describe_key(key),
         status=str(outcome.status),
+        # The context explains why the session judged nothing; "" if it did.
         context=formatting.join_sentences(outcome.context),
         context_begin=next(iter(outcome.context), ""),
+        # The first statement compares the step time with the baseline.
         remainder=phrase_all(judgement.statements[1:]),
         environment=_describe_environment(judgement.measurement, commit),
+        # the verdicts against other baselines, which do not decide
         others=tuple(
             of_judgement.describe(other, now, directory)
             for other in outcome.result.others
@@ -368,9 +371,9 @@ def _describe_environment(
 def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
     """Convert all steps of the measured attempt into their record.
 
-    Steps outside the window are included. `slow` contains the positions of stragglers
-    in the window. An impossible step time becomes None. Returns None if the attempt has
-    no steps or its log is gone.
+    Steps outside the window are included. `slow` contains the indices of the window's
+    stragglers within the reported steps. A step time that is not positive becomes None.
+    Returns None if the attempt has no steps or its log is gone.
     """
     segment = None if measurement is None else measurement.measured_segment
     if measurement is None or segment is None:
@@ -409,7 +412,7 @@ def _describe_loss(
 ) -> tuple[tuple[float | None, ...] | None, tuple[int, ...] | None]:
     """Return the losses at `positions`, and the indices of the non-finite losses.
 
-    A missing or non-finite loss is None. Both values are None if the log prints no loss.
+    A missing or non-finite loss is None. Both values are None for a log without losses.
     """
     is_printed, values = steps.has_loss[positions], steps.loss[positions]
     if not is_printed.any():

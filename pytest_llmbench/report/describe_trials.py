@@ -33,7 +33,10 @@ LARGEST_LOGARITHM = 700.0
 
 
 def describe(report: TrialReport) -> ReportedTrials:
-    """Convert the result of an A/B or a bisect search into its record."""
+    """Convert the result of an A/B or a bisect search into its record.
+
+    `report.names` contains the names of the compared variants, or of the builds.
+    """
     names, search = report.names, report.search
     answers = (_describe_answer(answer, names) for answer in report.answers)
     return ReportedTrials(
@@ -87,7 +90,11 @@ def _describe_estimate(estimate: PairedEstimate | None) -> TrialEstimate | None:
 
 
 def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSearch:
-    """Build the record of a search, with the builds by name."""
+    """Build the record of a bisect search.
+
+    A search refers to builds by their index in `names`, the record by their name.
+    Differences are logarithms in the search and fractions in the record.
+    """
     changes = (
         BuildChange(
             first=names[change.first],
@@ -97,6 +104,7 @@ def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSear
             low=_convert(change.low),
             high=_convert(change.high),
             share=make_finite(change.share),
+            # further changes before and after this one
             before=_convert(change.rest_before),
             after=_convert(change.rest_after),
         )
@@ -113,6 +121,7 @@ def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSear
     return ReportedSearch(
         answer=str(search.outcome),
         runs=search.runs,
+        # the difference between the first and the last build
         ends=_describe_estimate(search.ends),
         do_not_run=tuple(names[build] for build in search.skipped),
         changes=tuple(changes),

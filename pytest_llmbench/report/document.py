@@ -101,13 +101,15 @@ def make_document(
     The caller adds the settings: `baselines`, `tolerances`, `header` and `timed`.
     """
     worst = sorted(select_worst(outcomes), key=attrgetter("kind", "suite", "id"))
-    red = ending.failures or any(outcome.status == "failed" for outcome in worst)
+    has_failures = bool(ending.failures) or any(
+        outcome.status == "failed" for outcome in worst
+    )
     return SessionDocument(
         schema=SCHEMA,
         version=version,
         started=started.isoformat(),
         exit_code=ending.exit_code,
-        green=ending.exit_code == 0 and not red,
+        green=ending.exit_code == 0 and not has_failures,
         count=format_counts(outcomes),
         counts=count_verdicts(outcomes),
         failures=tuple(ending.failures),
@@ -121,7 +123,7 @@ def make_document(
 
 
 def shorten(outcome: OutcomeDocument) -> OutcomeDocument:
-    """Drop fields that only the terminal uses, and repeated environments of daily runs."""
+    """Drop the terminal's fields, and repeated environments of daily runs."""
     if not isinstance(outcome, ConfigurationOutcome):
         return outcome
     days: list[ReportedDay] = []
@@ -217,6 +219,7 @@ def load(path: Path, expected: str) -> dict[str, Any]:
     non_finite: list[str] = []  # NaN and Infinity, which only Python accepts in JSON
     try:
         plain = parse_json(data, non_finite.append)
+        # An unsaved session of an earlier version may contain NaN.
         if non_finite and not is_earlier(plain):
             raise ValueError(f"found {non_finite[0]}")
     except ValueError as error:  # also invalid UTF-8

@@ -55,7 +55,8 @@ def explain(outcome: OutcomeDocument, *, short: bool) -> str:
     """Write the message of an item.
 
     The message contains the verdict, the problem, the log with its line, the next step,
-    and the evidence. With `short` it contains only the first three.
+    and the evidence. With `short` it contains only the first three. The context of an
+    outcome is the reason why the session judged nothing.
     """
     title = make_headline(outcome)
     fits = count_columns(title) <= WIDTH
@@ -109,19 +110,19 @@ def compare_metrics(outcome: ConfigurationOutcome) -> list[tuple[str, str, str, 
     meaningless.
     """
     metrics, baseline = outcome.metrics, outcome.expected_metrics or {}
-    unjudged = (
+    is_unjudged = (
         outcome.verdict in ("NOT_COMPARABLE", "MISSING")
         or outcome.reason == "nothing-left"
     )
-    if outcome.problems or unjudged:
+    if outcome.problems or is_unjudged:
         return []
     rows = []
     for name, definition in list_rows():
         expected = baseline.get(name)
         if name not in metrics:
             continue
-        # The log may print a metric that no baseline contains: only JSON has it, and
-        # the row shows the computed value.
+        # A metric that the log prints gets a row only next to a value of the baseline.
+        # Without such a value, only the JSON report contains the printed metric.
         if definition.printed is not None and not expected:
             continue
         measured = metrics[name].value
@@ -183,7 +184,7 @@ def _format_limit(outcome: ConfigurationOutcome, limit: float, expected: float) 
 def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> str:
     """Format the measured window: steps, spread and the last step's time."""
     value_count = len(outcome.window_seconds)
-    # Each value is a mean of several steps, or, if this is 0, a single step.
+    # 0 if each value is the time of a single step, and not a mean of several steps.
     averaged_steps = sum(outcome.window_mean_of or ())
     if averaged_steps:
         means = formatting.count_noun(value_count, "mean")
@@ -254,7 +255,7 @@ def _format_recording(recorded: ReportedRecording | None) -> str:
 
 
 def _list_job_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield nodes, node evidence, GPU-hours, jobs (if several) and files of the runs."""
+    """Yield nodes, node evidence, GPU-hours, several jobs, and files of the runs."""
     for text in (jobs.format_nodes(outcome), outcome.nodes):
         if text:
             yield "nodes", text
@@ -367,11 +368,13 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
         for name, (before, now) in list_differences(last)
     ]
     same = [name_label(name) for name in (*last.software.same, *last.settings.same)]
+    # Facts without any compared value are unknown.
     unknown = []
     if not (last.software.same or last.software.differs):
         unknown.append("software")
     if not (last.settings.same or last.settings.differs):
         unknown.append("settings")
+    # Nodes differ only if the slow run has a node that the good run did not have.
     nodes = last.nodes
     if nodes is None:
         unknown.append("nodes")
@@ -458,6 +461,7 @@ def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
 
 def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
     """Wrap a text that contains no command."""
+    # An empty text is left to `wrap_text`.
     has_no_end_space = text != "" and text.rstrip() == text
     if (
         text.isprintable()
@@ -473,6 +477,6 @@ def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
 def escape_commands(text: str) -> str:
     """Insert a backslash before text that GitHub Actions would execute as a command.
 
-    The backslash replaces a leading space if there is one.
+    The backslash replaces a leading space if there is one, which keeps the width.
     """
     return COMMAND.sub(r"\\", text)

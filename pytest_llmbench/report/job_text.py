@@ -211,13 +211,13 @@ def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> LogAttempt
 def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
     """Select at most about MOST_KEPT attempts for reports.
 
-    If there are more, these are the last ones, the judged one, and the first of each
-    file.
+    Of more attempts, selects the last ones, the judged one, and the first one in each
+    log file.
     """
     attempts = measurement.attempts
     # Reversed, so that the first attempt of a file is the one that remains.
     first_in_log = {attempt.log: attempt.number for attempt in reversed(attempts)}
-    first_kept = len(attempts) - MOST_KEPT + 1
+    first_kept = len(attempts) - MOST_KEPT + 1  # attempts are numbered from 1
     return [
         attempt
         for attempt in attempts
@@ -232,9 +232,9 @@ def format_log_attempts(attempts: Sequence[LogAttempt]) -> str | None:
 
     Returns None for a single attempt.
     """
-    omitted, shown = _cut_attempts(attempts, MOST_KEPT)
+    omission_texts, shown = _cut_attempts(attempts, MOST_KEPT)
     ends = [f"{attempt.number} {_format_end(attempt)}" for attempt in shown]
-    return "; ".join([*omitted, *ends]) or None
+    return "; ".join([*omission_texts, *ends]) or None
 
 
 def list_log_attempts(attempts: Sequence[LogAttempt]) -> list[str]:
@@ -243,17 +243,17 @@ def list_log_attempts(attempts: Sequence[LogAttempt]) -> list[str]:
     A line contains the number, the steps, the end and the log position. If there are
     more than MOST_TRIES attempts, only the last ones and the judged one are listed.
     """
-    omitted, shown = _cut_attempts(attempts, MOST_TRIES)
-    return [*omitted, *map(_format_attempt, shown)]
+    omission_texts, shown = _cut_attempts(attempts, MOST_TRIES)
+    return [*omission_texts, *map(_format_attempt, shown)]
 
 
 def _cut_attempts(
     attempts: Sequence[LogAttempt], most: int
 ) -> tuple[list[str], list[LogAttempt]]:
-    """Return a text that counts the omitted attempts (if any), and the attempts to show.
+    """Return a list with the number of omitted attempts, and the attempts to show.
 
-    These are the last `most` attempts and the judged one. Both lists are empty for a
-    single attempt.
+    Shows the last `most` attempts and the judged one. The first list contains one text,
+    or none if no attempt is omitted. Both lists are empty for a single attempt.
     """
     if len(attempts) < 2:
         return [], []
@@ -264,8 +264,8 @@ def _cut_attempts(
         if attempt.judged or attempt.number > total - most
     ]
     omitted_count = total - len(shown)
-    omitted = [f"{omitted_count} earlier ones, not judged"] if omitted_count > 0 else []
-    return omitted, shown
+    texts = [f"{omitted_count} earlier ones, not judged"] if omitted_count > 0 else []
+    return texts, shown
 
 
 def _format_attempt(attempt: LogAttempt) -> str:

@@ -210,7 +210,8 @@ def _list_configuration_values(
 
 def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
     """Yield the metrics that `list_properties` omits, and the baseline's metrics."""
-    if outcome.verdict not in COUNTING:  # otherwise a property contains it
+    # With another verdict, `list_properties` contains the time of the last step.
+    if outcome.verdict not in COUNTING:
         yield "last_step_seconds", get_set(outcome.last_step_seconds)
     published = list_property_names()
     for name, metric in outcome.metrics.items():

@@ -88,9 +88,10 @@ class NodesDocument(Struct, frozen=True, kw_only=True):
 
 
 def describe(search: NodeSearch) -> NodesDocument:
-    """Convert a search into its document, without unprintable characters.
+    """Convert a search for slow nodes into its document.
 
-    Secrets are not redacted yet.
+    `named` contains the nodes that are slow beyond doubt, `suspects` all nodes that may
+    be slow. Unprintable characters are escaped; secrets are not redacted yet.
     """
     evidence = search.evidence
     dates = sorted({run.started.date() for run in search.runs.values()})
@@ -118,13 +119,14 @@ def describe(search: NodeSearch) -> NodesDocument:
 
 
 def _describe_suspect(suspect: Suspect, search: NodeSearch) -> ReportedSuspect:
-    """Build the record of suspect nodes, with their slow and fast runs."""
+    """Build the record of a node that may be slow, or of nodes always used together."""
     return ReportedSuspect(
         nodes=tuple(suspect.nodes),
         probability=suspect.probability,
         slowness=suspect.slowness,
         low=suspect.low,
         high=suspect.high,
+        # False if no later fast run exists for the comparison
         compared=suspect.doubt != NodeDoubt.NOTHING_FAST_SINCE,
         doubt=str(suspect.doubt) if suspect.doubt else None,
         exclude=formatting.format_exclude_option(suspect.nodes),
@@ -172,7 +174,7 @@ def format_text(document: NodesDocument) -> str:
 
 
 def format_facts(suspect: ReportedSuspect, document: NodesDocument) -> list[str]:
-    """Return the evidence for a slow node, and the option that excludes it, as lines."""
+    """Return the lines with the evidence for a slow node and the excluding option."""
     lines = []
     for label, text in _list_facts(suspect, document):
         lines += wrap(text, " " * 12, first=f"  {label:<10}")

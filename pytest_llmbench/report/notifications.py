@@ -222,18 +222,18 @@ def _render_row(outcome: OutcomeDocument) -> str:
     if isinstance(outcome, ConfigurationOutcome):
         step_time, difference = format_step_time(outcome)
         mfu = format_mfu(outcome)
-    why = clip(outcome.text, LONGEST)
+    explanation = clip(outcome.text, LONGEST)
     if outcome.status == "failed" and outcome.log:
-        why += f" ({locate_log(outcome)})"
+        explanation += f" ({locate_log(outcome)})"
     for label, text in _list_past(outcome):
-        why += f"; {label}: {text}"
+        explanation += f"; {label}: {text}"
     cells = (
         name_verdict(outcome),
         name_outcome(outcome),
         step_time,
         difference,
         mfu,
-        why,
+        explanation,
         advise(outcome),
     )
     return f"| {' | '.join(map(_escape, cells))} |\n"

@@ -84,7 +84,8 @@ def find_obstacle(path: Path, kind: FileKind) -> str:
 def make_void(path: Path, kind: FileKind) -> None:
     """Empty the report of an earlier session, or remove it if that fails.
 
-    Neither needs disk space. A file of another kind is not touched. Raises OSError if
+    So nobody mistakes it for the report of a session that fails to write one. Neither
+    action needs disk space. A file of another kind is not touched. Raises OSError if
     the report can be neither emptied nor removed.
     """
     is_report = path.is_file() and not is_stream(path)

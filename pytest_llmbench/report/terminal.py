@@ -272,13 +272,17 @@ def _list_remarks(outcome: ConfigurationOutcome, verbosity: int) -> list[str]:
     """Return the remarks below the row of a configuration; a remark may be ""."""
     remarks = [note.text for note in outcome.notes if note.code in NOTEWORTHY]
     if outcome.reason in DOUBTFUL:
-        # The numbers of the line already show the comparison with the baseline.
+        # `remainder` is the verdict's text without the comparison with the baseline,
+        # which the numbers of the row show.
         remarks.insert(0, outcome.remainder or "")
     if outcome.reason in ("over-budget", "drifted"):
-        # The step time of the line does not explain the failure.
+        # The step time of the row does not explain the failure.
         remarks.insert(0, outcome.text)
+    # Other notes are about a verdict; a recorded run has none.
     if outcome.reason == "recorded":
         remarks = [note.text for note in outcome.notes if note.code in OF_RECORDED]
+    # The numbers of the row do not explain other verdicts, so their text is the only
+    # remark.
     if outcome.verdict not in JUDGED:
         remarks = [outcome.text]
     throughput = outcome.get_metric("tokens_per_second_per_gpu")
@@ -324,7 +328,8 @@ def _mark(lines: Sequence[str], label: str, colour: str) -> Iterator[TerminalLin
 def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLine]:
     """Yield the next steps for outcomes, which must be sorted as by `sort_outcomes`.
 
-    Yields nothing for a session that judged nothing: its context contains the advice.
+    Yields nothing for a session that judged nothing: its context, the explanation by
+    the session, contains the advice.
     """
     judged = [
         outcome for outcome in outcomes if not outcome.context and not is_guard(outcome)
@@ -338,20 +343,21 @@ def list_next_steps(outcomes: Sequence[OutcomeDocument]) -> Iterator[TerminalLin
             yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(example)}")
     configurations = select_configurations(outcomes)
     launched = any(outcome.jobs for outcome in configurations)
-    # A collected session is judged again by its session id, without --lf.
+    # A session that only collects has a command to resume it, which needs no --lf.
     collected = any(outcome.resume for outcome in configurations)
-    # After a launch, failed checks do not count.
-    failed = [
+    # After a launch, --lf is not suggested for checks alone.
+    failed_outcomes = [
         outcome
         for outcome in judged
         if outcome.status == "failed"
         and not (launched and isinstance(outcome, CheckOutcome))
     ]
-    if failed and not collected:
+    if failed_outcomes and not collected:
         yield from _format_advice(
             "to judge only the failed items again, add --lf to the same command"
         )
     documented_ids = {outcome.id for outcome in list_documented_absent(judged)}
+    # Configurations without a run get a step only if nothing else does.
     absent = [
         outcome
         for outcome in judged

@@ -135,10 +135,12 @@ def list_documented_absent(
 ) -> list[ConfigurationOutcome]:
     """Return the documented configurations that reports summarise in one line.
 
-    They have no run, were not required, and the user has custom baselines. Returns no
-    configurations if the user has no custom baselines.
+    These are configurations without a run that were not required and that no baseline
+    file of the user contains. Returns no configurations if the user has no baseline
+    files.
     """
     configurations = select_configurations(outcomes)
+    # `own` is true if a baseline file of the user contains the configuration.
     if not any(outcome.own for outcome in configurations):
         return []
     return [
@@ -365,14 +367,14 @@ def list_findings(outcomes: Sequence[OutcomeDocument]) -> Iterator[Caution]:
     """Yield slowdowns that did not fail the session: `trend: 6 SLOWER`.
 
     `not asserted: 1 REGRESSION` counts verdicts that a user's test let pass. `outcomes`
-    contains each id once.
+    contains each id once. `outcome.overruled` is the verdict that such a test replaced.
     """
     not_failed = [outcome for outcome in outcomes if outcome.status != "failed"]
     counts_by_check: dict[str, Counter[str]] = {}
     for outcome in select_checks(not_failed):
         if not outcome.overruled and outcome.verdict in SLOWER:
             counts_by_check.setdefault(outcome.check, Counter())[outcome.verdict] += 1
-    # Without an item for the trend, its slowdown must be reported here.
+    # Without a trend item, nothing else reports a lasting slowdown.
     for _ in _find_trends_without_item(outcomes):
         counts_by_check.setdefault("trend", Counter())["SLOWER"] += 1
     for check, counts in counts_by_check.items():
@@ -444,7 +446,7 @@ def list_caution_texts(cautions: Sequence[Caution | ReportedCaution]) -> list[st
 def list_all_texts(
     outcomes: Sequence[OutcomeDocument], cautions: Sequence[Caution]
 ) -> list[str]:
-    """Return the texts of the findings, then of all other cautions."""
+    """Return the texts of slowdowns that did not fail, then those of `cautions`."""
     return [
         *(finding.text for finding in list_findings(outcomes)),
         *list_caution_texts(cautions),

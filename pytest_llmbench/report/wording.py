@@ -117,6 +117,7 @@ def _(entry: Acknowledgement) -> str:
 
 @phrase.register(CodedStatement)
 def _(statement: CodedStatement) -> str:
+    """Fill in the template for the code, or call its function with the values."""
     sentence = SENTENCES[statement.code]
     if not isinstance(sentence, str):
         return sentence(**statement.values)
@@ -186,7 +187,10 @@ def _format_span(span: StepSpan) -> str:
 
 
 def _format_slowest(slowest: SlowestSteps) -> str:
-    """Return `steps 12, 20 took up to 3.4 x the median`."""
+    """Return `steps 12, 20 took up to 3.4 x the median`.
+
+    A smoothed value is a moving mean, so the slowest step itself is only bounded.
+    """
     at_most = "up to " if slowest.smoothed else ""
     average = " on average" if slowest.averaged else ""
     steps = format_steps(slowest.steps)
@@ -317,7 +321,11 @@ KINDS: dict[str, Callable[[Any], str]] = {
 def _phrase_few_recorded(
     runs: int, groups: float, grouped: bool, recommended: int
 ) -> str:
-    """Phrase that the baseline was recorded from too few independent runs."""
+    """Phrase that the baseline was recorded from too few independent runs.
+
+    Runs on the same day and nodes form one of the `groups`. `grouped` is false if the
+    days or nodes of the runs are unknown.
+    """
     independent = "as one" if groups == 1 else f"as {groups:.0f}"
     noun = count_noun(runs, "run")
     text = f"the baseline was recorded from {noun}"
@@ -356,7 +364,10 @@ def _phrase_save(
     held: int,
     slow: int,
 ) -> str:
-    """Phrase that slow steps include a checkpoint save."""
+    """Phrase that `held` of the `slow` steps include a checkpoint save.
+
+    `step` is the step of the slowest save. It took `seconds`, the save `save_seconds`.
+    """
     took = ""
     if save_seconds is not None:
         took = f" ({save_seconds:.5g} of {seconds:.4g} s)"
@@ -378,7 +389,12 @@ def _phrase_stragglers(
     slowest: SlowestSteps,
     moving_mean: int,
 ) -> str:
-    """Phrase the number of slow steps and their effect on the mean."""
+    """Phrase the number of slow steps and their effect on the mean.
+
+    `share` is their fraction of the time, `added` the fraction by which they raise the
+    mean. If the log prints moving means, one slow step raises `moving_mean` values.
+    """
+    # The slowest steps are not repeated if they are all slow steps.
     listed, worst = format_steps(steps), _format_slowest(slowest)
     others = "" if worst.startswith(listed) else f"{listed}; "
     spread = ""
@@ -391,6 +407,10 @@ def _phrase_stragglers(
 
 
 def _phrase_contradiction(baseline: Baseline, contradiction: Contradiction) -> str:
+    """Phrase that another cell of a baseline implies another step time.
+
+    The step time is quoted as the baseline file prints it.
+    """
     cell = dict(baseline.cells).get("step_time")
     printed = cell or f"{baseline.step_seconds:.10g}"
     source = baseline.source
@@ -674,6 +694,7 @@ CHANGES = {
 
 @phrase.register(SharedShift)
 def _(shared: SharedShift) -> str:
+    """Phrase that most of the `shared.of` compared configurations have shifted."""
     moved_count = len(shared.configurations)
     direction = "slower" if shared.shift > 0 else "faster"
     # Percentages; a change to faster is printed as a positive number.
@@ -692,6 +713,7 @@ def _(shared: SharedShift) -> str:
 
 @phrase.register(NodeFinding)
 def _(found: NodeFinding) -> str:
+    """Phrase whether the nodes explain the slow runs; "" if the cause is unknown."""
     match found.cause:
         case None:
             return ""
@@ -718,10 +740,15 @@ def _describe_run_on_nodes(run: RunOnNodes) -> str:
 
 
 def _describe_slow_nodes(found: NodeFinding) -> Iterator[str]:
-    """Yield the sentences on nodes to exclude and on suspects."""
+    """Yield the sentences on nodes to exclude and on suspects.
+
+    Nodes to exclude were slow in several runs, suspects in a single run. `found.again`
+    contains the nodes for another run, which confirms or clears the suspects.
+    """
     slow = _list_times(found.slow)
     sound = fold_nodes({node for _, _, nodes in found.fast for node in nodes})
     fast = f"{_list_times(found.fast)} on {sound}"
+    # A finding without suspects is about nodes to exclude.
     if found.exclude or not found.suspects:
         option = format_exclude_option(found.exclude)
         nodes = _name_nodes(found.exclude, "is", "are")

@@ -231,19 +231,20 @@ class ShownChange:
 def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
     """Collect the values for the templates."""
     anchors = _assign_anchors(outcomes)
-    # The page only counts and names documented configurations without a run.
+    # If the user has custom baselines, other configurations without a run are only
+    # counted and named. All other outcomes get a row.
     documented = list_documented_absent(outcomes)
     documented_identities = {_identify(outcome) for outcome in documented}
-    detailed = [
+    outcomes_with_row = [
         outcome
         for outcome in outcomes
         if _identify(outcome) not in documented_identities
     ]
     configurations = [
         _show_configuration(outcome, anchors)
-        for outcome in select_configurations(detailed)
+        for outcome in select_configurations(outcomes_with_row)
     ]
-    unmatched = select_unmatched(detailed)
+    unmatched = select_unmatched(outcomes_with_row)
     shown_unmatched = [
         _show_unmatched(outcome, anchors) for outcome in unmatched[:MOST_UNMATCHED]
     ]
@@ -262,7 +263,7 @@ def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
         "documented_names": [name_outcome(outcome) for outcome in documented],
         "rows": rows,
         "changes": _list_news(configurations),
-        "checks": _group_checks(detailed, anchors),
+        "checks": _group_checks(outcomes_with_row, anchors),
         "advise": advise,
         "locate_log": locate_log,
     }
@@ -418,6 +419,7 @@ def _count_colours(outcomes: Sequence[OutcomeDocument]) -> list[tuple[str, int]]
 
 def _list_counts(outcomes: Sequence[OutcomeDocument]) -> list[str]:
     """Count outcomes by verdict: `1 REGRESSION`, `2 INVALID`, `72 PASS`."""
+    # Sorted, since `counts` keeps the order: the worst verdict comes first.
     counted = sorted(select_counted(outcomes), key=_rank_outcome)
     counts = Counter(map(name_verdict, counted))
     texts = [f"{count} {verdict}" for verdict, count in counts.items()]

@@ -184,7 +184,7 @@ def draw_days(
     if len(times) - times.count(None) < FEWEST:
         return None
     picture, key = _draw_series(days, times, changes, _make_date_scale(days), WIDE)
-    # The current run would be the last of the times.
+    # None is the step time of the current run, which does not exist here.
     sentence = _describe_history(days, [*times, None], changes)
     sentence = sentence.replace(", without this run", "")
     return Chart(name, "Daily runs", sentence, picture.make_svg(name), ", ".join(key))
@@ -264,7 +264,10 @@ def _draw_daily_runs(
 
 
 def _make_date_scale(earlier: Sequence[DrawnDay]) -> Scale:
-    """Create a scale with some dates; its last position is for the current run."""
+    """Create the x axis of daily runs, with a position for the current run at the end.
+
+    At most about `DATES` of the runs are labelled with their date.
+    """
     stride = math.ceil(len(earlier) / DATES)
     ticks = []
     for index in range(0, len(earlier), stride):
@@ -341,17 +344,18 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     points = _list_points(index, seconds)
     if len(points) < FEWEST:
         return None
-    core = _select_core(outcome, points)
-    low, high = pad([*core, *_list_line_seconds(outcome)])
+    core_seconds = _select_core(outcome, points)
+    low, high = pad([*core_seconds, *_list_line_seconds(outcome)])
     y = make_number_scale(low, high)
-    slow = _list_points(
+    slow_points = _list_points(
         [index[position] for position in columns.slow],
         [seconds[position] for position in columns.slow],
     )
-    above = [
+    # Times above the scale are drawn at its upper edge.
+    points_above = [
         (step, value)
         for step, value in points
-        if value > y.high and (step, value) not in slow
+        if value > y.high and (step, value) not in slow_points
     ]
     first_step, last_step = min(index), max(index)
     x = make_number_scale(first_step, last_step)
@@ -361,16 +365,16 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     if first < last:
         picture.fill_band(first, last)
     picture.draw_line(zip(index, seconds, strict=True))
-    picture.draw_points(slow, "triangle", "slow")
-    picture.draw_points(above, "triangle", "hollow")
+    picture.draw_points(slow_points, "triangle", "slow")
+    picture.draw_points(points_above, "triangle", "hollow")
     for kind, text, value in _list_lines(outcome):
         picture.draw_horizontal(value, kind, text, below=kind == "expected")
     return Chart(
         name,
         "Step times",
-        _describe_steps(outcome, points, slow, y),
+        _describe_steps(outcome, points, slow_points, y),
         picture.make_svg(name),
-        _join_key({SLOW: slow, ABOVE: above}),
+        _join_key({SLOW: slow_points, ABOVE: points_above}),
     )
 
 
@@ -462,7 +466,7 @@ def _choose_width(length: float, spread: float) -> float:
 
     `length` is the range of the scale, `spread` the range of the values.
     """
-    # BINS bars for the values, but not more than MOST_BINS across the scale.
+    # BINS bars for the values, unless the whole scale then had more than MOST_BINS.
     if spread * MOST_BINS <= length * BINS:
         return length / MOST_BINS
     return min(spread, length) / BINS
@@ -504,7 +508,7 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     non_finite = [index[position] for position in columns.no_loss or ()]
     if len(points) + len(non_finite) < FEWEST:
         return None
-    # Without a finite loss, any scale will do.
+    # Without a finite loss, the scale does not matter.
     values = sorted(loss for _, loss in points) or [1.0]
     median = values[len(values) // 2]
     highest = min(LARGEST_LOSS * abs(median), LARGEST_VALUE)
@@ -514,14 +518,14 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     picture = Picture(x, y, x_name="step", y_name="loss")
     picture.draw_line(zip(index, losses, strict=True))
     picture.draw_points([(step, y.high) for step in non_finite], "cross", "regression")
-    above = [(step, y.high) for step, loss in points if loss > y.high]
-    picture.draw_points(above, "triangle", "hollow")
+    points_above = [(step, y.high) for step, loss in points if loss > y.high]
+    picture.draw_points(points_above, "triangle", "hollow")
     return Chart(
         name,
         "Loss",
         _describe_loss(points, non_finite, index),
         picture.make_svg(name),
-        _join_key({NON_FINITE: non_finite, ABOVE: above}),
+        _join_key({NON_FINITE: non_finite, ABOVE: points_above}),
     )
 
 

@@ -57,6 +57,7 @@ def _collect_shares(
 ) -> dict[str, dict[int, float]]:
     """Return the expected shares by size, for each kind of baseline to draw.
 
+    A share is a throughput per GPU, as a fraction of that of the smallest size.
     Recorded shares are accompanied by the documented ones. Sizes that were not compared
     are included if their outcomes are in `by_id`.
     """
@@ -64,10 +65,12 @@ def _collect_shares(
     kind, reference = rows[0].baseline, by_id.get(rows[0].reference)
     members = [by_id[name] for name in check.members if name in by_id]
 
-    def get_expected(outcome: ConfigurationOutcome) -> float | None:
+    def get_expected_seconds(outcome: ConfigurationOutcome) -> float | None:
+        """Return the step time of a baseline of the drawn kind, or None."""
         return outcome.expected_seconds if outcome.baseline.kind == kind else None
 
-    expected = _compute_shares(members, reference, get_expected)
+    expected = _compute_shares(members, reference, get_expected_seconds)
+    # The shares in the check replace those computed from baselines.
     for row in rows:
         if row.documented:
             expected[row.gpus] = row.documented

@@ -95,7 +95,7 @@ def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scal
     All labels have the same number of decimals.
     """
     if not high - low > ALIKE * max(abs(low), abs(high)):
-        # Equal values, or zeros, get a scale around them.
+        # Almost equal values, or zeros, get a scale around them.
         low -= abs(low) / 20 or 0.05
         high += abs(high) / 20 or 0.05
     ticks = _choose_ticks(_round_to_decimal(low), _round_to_decimal(high))
@@ -196,7 +196,8 @@ class Picture:
         """Draw a vertical line with a label next to its top, `row` lines down."""
         self.draw_line([(value, self._y.low), (value, self._y.high)], kind)
         left, top = self._locate(value, self._y.high)
-        # The label is on the side of the line with more space.
+        # The label is 4 pixels from the line, on the side with more space. The first
+        # row is written 11 pixels below the top; each row is 13 pixels high.
         offset, anchor = -4, "end"
         if value < (self._x.low + self._x.high) / 2:
             offset, anchor = 4, "start"
