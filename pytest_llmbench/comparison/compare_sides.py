@@ -78,7 +78,7 @@ def compare_sides(
         pairs = _add_nodes(pairs, history)
     sides = {}
     for name, (runs_a, runs_b) in pairs.items():
-        daily_noise = _estimate_days(
+        daily_noise = _estimate_daily_noise(
             stored_runs.get(name, ()), windows[name], (runs_a, runs_b)
         )
         sides[name] = Sides(runs_a, runs_b, daily_noise)
@@ -126,7 +126,7 @@ def _drop_shared_runs(
     A stored run may be on both sides too.
     """
     shared = _collect_run_keys(a) & _collect_run_keys(b)
-    return _drop(a, shared), _drop(b, shared)
+    return _exclude_runs(a, shared), _exclude_runs(b, shared)
 
 
 def _collect_run_keys(side: ComparedSide) -> set[tuple[str, str, object]]:
@@ -148,7 +148,9 @@ def _list_run_keys(name: str, run: SideRun) -> set[tuple[str, str, object]]:
     }
 
 
-def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedSide:
+def _exclude_runs(
+    side: ComparedSide, shared: set[tuple[str, str, object]]
+) -> ComparedSide:
     """Remove the runs with these keys from a side, and list them as without data."""
     kept_runs, dropped_runs = {}, {}
     for (name, window), runs in side.runs.items():
@@ -250,14 +252,14 @@ def _read_past(
     return read_stored_runs(history, windows.keys())
 
 
-def _estimate_days(
+def _estimate_daily_noise(
     past: Sequence[StoredRun],
     window: Window,
     sides: tuple[Sequence[SideRun], Sequence[SideRun]],
 ) -> Noise | None:
-    """Estimate the run-to-run noise from the stored daily runs.
+    """Estimate the run-to-run noise from the stored daily runs with the same window.
 
-    Days and runs of the two sides are left out.
+    Leaves out the runs of the two sides, and all other runs on their days.
     """
     compared_runs = [run for side in sides for run in side]
     compared_keys = frozenset(key for run in compared_runs for key in run.same_run_keys)

@@ -126,6 +126,7 @@ def list_facts(
         "noise",
         f"{format_percent(noise.sigma, signed=False)} from run to run ({noise.source})",
     )
+    # Rounding matters more than noise.
     if comparison.rounding > comparison.standard_error:
         rounding = format_percent(comparison.rounding, signed=False)
         yield (

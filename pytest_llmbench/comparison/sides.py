@@ -475,7 +475,7 @@ def _make_stored_side_run(label: str, entry: StoredEntry) -> SideRun:
 def _estimate_stored_error(entry: StoredEntry, window: Window, steps: Floats) -> float:
     """Return the within-run error of a stored run.
 
-    The history does not store whether the steps are moving means.
+    The steps are assumed not to be moving means: the history does not store this.
     """
     from pytest_llmbench.judge.estimate import FEWEST_STEPS
     from pytest_llmbench.judge.noise import estimate_within_run

@@ -122,6 +122,7 @@ def read_session(
         SESSION.c.id == identifier
     )
     rows = fetch_rows(location, query, _make_session, damaged)
+    # No row: a value is invalid, probably in the options, the only parsed column.
     if not rows:
         sound_columns = [
             column for column in query.selected_columns if column.name != "options"

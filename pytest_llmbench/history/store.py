@@ -94,7 +94,10 @@ class StoreLocation:
     """Sessions and runs that begin later had a wrong clock and are ignored."""
 
     def until(self, now: datetime) -> StoreLocation:
-        """Return the store with `latest` set to AHEAD after `now`."""
+        """Return the store with `latest` set to AHEAD after `now`.
+
+        Sessions and runs that begin later are ignored, because their clock was wrong.
+        """
         return replace(self, latest=now + AHEAD)
 
 

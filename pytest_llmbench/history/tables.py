@@ -186,8 +186,10 @@ def is_in_time(location: StoreLocation, table: Table) -> ColumnElement[bool]:
 
 
 def list_order(location: StoreLocation) -> list[ColumnElement[Any]]:
-    """Return the sort order of verdicts, oldest first; sessions in the future come
-    first."""
+    """Return the sort order of verdicts, oldest first.
+
+    Sessions in the future come first, so that none of them is the newest.
+    """
     in_time = [is_in_time(location, SESSION)] if location.latest else []
     return [*in_time, SESSION.c.started, VERDICT.c.id]
 

@@ -141,7 +141,7 @@ def _describe_estimate(estimate: Estimate | None) -> ReportedEstimate | None:
         for name, logarithm in logarithms.items()
     }
     noise = pick(estimate.noise, "sigma", "degrees_of_freedom", "source", "measured")
-    unchanged = pick(
+    unchanged_fields = pick(
         estimate,
         "level",
         "regression_level",
@@ -157,7 +157,7 @@ def _describe_estimate(estimate: Estimate | None) -> ReportedEstimate | None:
     )
     return ReportedEstimate(
         **fractions,
-        **unchanged,
+        **unchanged_fields,
         run_to_run=ReportedNoise(**noise),
         baseline_rounding=estimate.rounding,
     )

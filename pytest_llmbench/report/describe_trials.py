@@ -78,9 +78,9 @@ def _describe_estimate(estimate: PairedEstimate | None) -> TrialEstimate | None:
     if estimate is None:
         return None
     return TrialEstimate(
-        difference=_convert(estimate.difference),
-        low=_convert(estimate.low),
-        high=_convert(estimate.high),
+        difference=_convert_to_fraction(estimate.difference),
+        low=_convert_to_fraction(estimate.low),
+        high=_convert_to_fraction(estimate.high),
         confidence=1 - 2 * estimate.level,
         shown_smallest=make_finite(estimate.smallest),
         run_to_run=make_finite(estimate.noise.sigma),
@@ -100,13 +100,13 @@ def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSear
             first=names[change.first],
             last=names[change.last],
             probability=change.probability,
-            difference=_convert(change.size),
-            low=_convert(change.low),
-            high=_convert(change.high),
+            difference=_convert_to_fraction(change.size),
+            low=_convert_to_fraction(change.low),
+            high=_convert_to_fraction(change.high),
             share=make_finite(change.share),
             # further changes before and after this one
-            before=_convert(change.rest_before),
-            after=_convert(change.rest_after),
+            before=_convert_to_fraction(change.rest_before),
+            after=_convert_to_fraction(change.rest_after),
         )
         for change in search.changes
     )
@@ -129,6 +129,6 @@ def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSear
     )
 
 
-def _convert(logarithm: float) -> float | None:
+def _convert_to_fraction(logarithm: float) -> float | None:
     """Convert a log ratio into a fraction; None if it is not finite."""
     return make_finite(math.expm1(min(logarithm, LARGEST_LOGARITHM)))

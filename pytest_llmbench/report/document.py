@@ -78,8 +78,8 @@ class SessionEnding:
     ) -> tuple[SessionState, str]:
         """Return the state of the session, and a text with details to follow it.
 
-        The details are the exit code of an error, and findings that did not fail. Pass
-        `green=True` only if the exit code is 0 and no item failed.
+        The details are the exit code of an error, and slowdowns that did not fail the
+        session. Pass `green=True` only if the exit code is 0 and no item failed.
         """
         # An exit code of 0 without `green` was set by another plugin.
         judged = SessionState.GREEN if green else SessionState.RED

@@ -278,6 +278,7 @@ def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]
         return
     comparison = "is met" if outcome.meets_point else "is not met"
     yield "rule", f"measured <= limit {comparison}"
+    # The standard error is unknown, so there is neither an interval nor a noise.
     if estimate.threshold_only:
         return
     low, high = map(_format_fraction, (estimate.low, estimate.high))

@@ -149,6 +149,7 @@ def render_summary(
     shown = outcomes
     if verbosity < 0:
         shown = [outcome for outcome in outcomes if outcome.status == "failed"]
+    # The guard, which reports a session without judged runs, gets no line.
     checks = [check for check in select_checks(shown) if not is_guard(check)]
     yield from _tabulate(select_configurations(shown), verbosity)
     yield from _list_unmatched(select_unmatched(shown), verbosity)

@@ -343,7 +343,7 @@ def format_counts(outcomes: Sequence[OutcomeDocument]) -> str:
             total = sum(counts.values())
             texts.append(f"{total} {colour}: {join_counts(counts.items())}")
     if texts:
-        # Readers of the last line must not mistake it for the verdict of the gate.
+        # These counts are not the verdict of the gate if runs are timed like documents.
         if any(outcome.timed == "document" for outcome in outcomes):
             texts.append(BY_DOCUMENT)
         return "; ".join(texts)
@@ -432,7 +432,7 @@ class SessionState(StrEnum):
 
 
 def format_findings(state: SessionState, outcomes: Sequence[OutcomeDocument]) -> str:
-    """Format the findings to follow the state of a session: `, but trend: 6 SLOWER`."""
+    """Format slowdowns to follow the state of a session: `, but trend: 6 SLOWER`."""
     texts = [finding.text for finding in list_findings(outcomes)]
     separator = ", but " if state is SessionState.GREEN else ", "
     return f"{separator}{', '.join(texts)}" if texts else ""

@@ -351,6 +351,7 @@ def _phrase_last_valid(
 def _phrase_unusable(
     run: str, runs: int, problem: Problem, last_valid: CodedStatement | None
 ) -> str:
+    """Phrase the problem of a run, one of `runs`, and the last valid run if known."""
     subject = f"{run}, one of {runs} judged runs: " if runs > 1 else ""
     return f"{subject}{problem.text}{_append_statements(last_valid)}"
 

@@ -190,6 +190,7 @@ class Picture:
         """Draw a horizontal line with a label at its right end."""
         self.draw_line([(self._x.low, value), (self._x.high, value)], kind)
         right, top = self._locate(self._x.high, value)
+        # 13 pixels below the line (the height of a row), or 4 pixels above.
         self._write(text, right, top + (13 if below else -4), "end")
 
     def draw_vertical(self, value: float, kind: str, text: str, row: int) -> None:
