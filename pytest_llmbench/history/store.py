@@ -348,7 +348,7 @@ def _make_engine(location: StoreLocation) -> Engine:
     # network file systems.
     @event.listens_for(engine, "connect")
     def disable_implicit_transactions(connection: Any, _record: object) -> None:
-        """Stop the driver from beginning transactions: `begin_transaction` does so."""
+        """Let `begin_transaction`, and not the driver, begin each transaction."""
         connection.isolation_level = None
 
     @event.listens_for(engine, "begin")

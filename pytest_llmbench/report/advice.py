@@ -333,7 +333,7 @@ def _advise_since(last: ReportedLastGood | None) -> str:
 
 
 def _differs(last: ReportedLastGood) -> bool:
-    """True if software or settings differ, or a node is not of the last good run."""
+    """True if software or settings differ, or the last good run lacked a node."""
     if last.software.differs or last.settings.differs:
         return True
     return last.nodes is not None and not set(last.nodes.now) <= set(last.nodes.before)

@@ -255,7 +255,7 @@ def _format_recording(recorded: ReportedRecording | None) -> str:
 
 
 def _list_job_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield nodes, node evidence, GPU-hours, several jobs, and files of the runs."""
+    """Yield the facts about jobs: nodes, GPU-hours, results of several jobs, files."""
     for text in (jobs.format_nodes(outcome), outcome.nodes):
         if text:
             yield "nodes", text

@@ -210,7 +210,7 @@ def _list_configuration_values(
 
 def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
     """Yield the metrics that `list_properties` omits, and the baseline's metrics."""
-    # With another verdict, `list_properties` contains the time of the last step.
+    # For the verdicts in COUNTING, `list_properties` contains this time.
     if outcome.verdict not in COUNTING:
         yield "last_step_seconds", get_set(outcome.last_step_seconds)
     published = list_property_names()

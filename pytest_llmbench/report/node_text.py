@@ -126,7 +126,7 @@ def _describe_suspect(suspect: Suspect, search: NodeSearch) -> ReportedSuspect:
         slowness=suspect.slowness,
         low=suspect.low,
         high=suspect.high,
-        # False if no later fast run exists for the comparison
+        # False if there are hardly any later fast runs to compare with
         compared=suspect.doubt != NodeDoubt.NOTHING_FAST_SINCE,
         doubt=str(suspect.doubt) if suspect.doubt else None,
         exclude=formatting.format_exclude_option(suspect.nodes),
@@ -190,7 +190,7 @@ def format_suspects(document: NodesDocument) -> list[str]:
 
 
 def format_coverage(document: NodesDocument) -> str:
-    """Describe the searched runs: `history.db: 30 days, ...; nodes of 58 of 60 runs`."""
+    """Describe the searched runs: `history.db: 30 days, ...; 64 nodes; ...`."""
     runs = formatting.count_noun(document.runs, "run")
     coverage = f"nodes known for {document.runs_with_nodes} of {runs}"
     if not document.runs:

@@ -233,7 +233,7 @@ def _group_absent(
 
 
 def _list_checks(outcomes: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
-    """Yield a line for each kind of check, and the texts of checks that did not pass."""
+    """Yield a line for each kind of check, and the texts of checks with findings."""
     checks_by_kind: dict[str, list[CheckOutcome]] = {}
     for outcome in outcomes:
         checks_by_kind.setdefault(outcome.check, []).append(outcome)

@@ -97,7 +97,7 @@ def name_outcome(outcome: OutcomeDocument) -> str:
 
 
 def name_verdict(outcome: OutcomeDocument) -> str:
-    """Return the verdict of an outcome, or the reason in capitals for an unmatched run."""
+    """Return the verdict of an outcome; for an unmatched run its reason in capitals."""
     return outcome.verdict or outcome.reason.upper()
 
 
@@ -446,7 +446,7 @@ def list_caution_texts(cautions: Sequence[Caution | ReportedCaution]) -> list[st
 def list_all_texts(
     outcomes: Sequence[OutcomeDocument], cautions: Sequence[Caution]
 ) -> list[str]:
-    """Return the texts of slowdowns that did not fail, then those of `cautions`."""
+    """Return the texts of non-failing slowdowns, then those of all other cautions."""
     return [
         *(finding.text for finding in list_findings(outcomes)),
         *list_caution_texts(cautions),

@@ -328,7 +328,7 @@ def _assign_anchors(outcomes: Sequence[OutcomeDocument]) -> dict[Identity, str]:
 
 
 def _identify(outcome: OutcomeDocument) -> Identity:
-    """Return the unique key of an outcome: checks of different kinds may share an id."""
+    """Return the unique key of an outcome; checks of different kinds may share ids."""
     return _name_kind(outcome), outcome.id
 
 
