@@ -103,6 +103,7 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
         option for option in JUDGING_OPTIONS if option.metavar not in LOCAL_METAVARS
     ]
     options = {option.flag: option for option in judging if option.has_flag}
+    # the same settings as ini values, given with -o or --override-ini
     ini_keys = tuple(f"{option.dest}=" for option in judging if option.ini)
     short_overrides = tuple(f"-o{key}" for key in ini_keys)
     long_overrides = tuple(f"--override-ini={key}" for key in ini_keys)
@@ -127,6 +128,7 @@ def _drop_launching(command: Sequence[str]) -> Iterator[str]:
     """Yield the arguments without the options that start a launch or name a session."""
     for previous, argument in pairwise(("", *command)):
         flag, _, _ = argument.partition("=")
+        # `--llmb-session=ID`, or ID after `--llmb-session`
         names_session = SESSION in (flag, previous)
         if argument not in LAUNCHING and not names_session:
             yield argument
@@ -137,7 +139,8 @@ def add_resumptions(
 ) -> dict[str, ConfigurationResult]:
     """Add `command`, which resumes a collected session, to the results of its jobs.
 
-    The command is marked as due if a run was held back or never submitted.
+    The command is marked as due if it would start a run: one that was never submitted,
+    or one that its policy requested while the session only collected.
     """
     with_resumptions = dict(results)
     histories = engine.histories
@@ -148,10 +151,11 @@ def add_resumptions(
         )
         if not never_submitted and history is None:  # not part of the session
             continue
-        has_held_back_run = history is not None and bool(history.due)
+        # runs that the policy requested, but that collecting did not start
+        has_due_run = history is not None and bool(history.due)
         resumption = Resumption(
             command,
-            due=never_submitted or has_held_back_run,
+            due=never_submitted or has_due_run,
             secrets=_list_secrets(history.spec) if history else (),
         )
         with_resumptions[case] = dataclasses.replace(result, resumption=resumption)

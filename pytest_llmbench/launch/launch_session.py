@@ -121,7 +121,10 @@ def build_unlaunched_results(settings: Settings, catalog: Catalog) -> SessionRes
 def _build_missing(
     key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog
 ) -> ConfigurationResult:
-    """Build the result MISSING of a configuration. `text` explains the `reason`."""
+    """Build a configuration's result with the verdict MISSING.
+
+    `text` explains the `reason`.
+    """
     judgement = skip_judgement(
         Verdict.MISSING, reason, text, catalog.baselines[key][0], settings
     )
@@ -198,6 +201,7 @@ class LaunchSession:
             except KeyboardInterrupt:
                 if not journal.session:  # nothing was submitted
                     raise
+                # a new engine only cancels jobs, for which it needs no GPU-hours
                 engine = self._engine or self._build_engine(journal, HoursBudget(0.0))
                 raise Interrupted(
                     stop_jobs(engine, journal, self.launch, self.host)
@@ -221,18 +225,19 @@ class LaunchSession:
         return plan
 
     def _restore_plan(self, journal: Journal, selected: Sequence[Key]) -> Plan:
-        """Restore the selected part of an earlier session's plan.
+        """Restore the plan of an earlier session for the `selected` configurations.
 
-        Collecting needs only the journal: no token, no recipe. Another selection or a
-        missing option never adds a job to a session.
+        A session that only collects needs nothing but the journal: no token, no recipe.
+        A selected configuration that was not part of the session is skipped.
         """
         recorded = self._restore_recorded(journal)
         self._refuse_unjudgeable()
         submitted = [job.spec for job in reversed(journal.list_jobs())]
         jobs, skipped = self._restore_jobs(submitted, selected)
-        variants = self.planner.plan_variants(jobs)
+        variants = self.planner.plan_variants(jobs)  # of an A/B or a search
         refuse_changed(variants, recorded, self.launch, self.session)
-        # collecting confirms only suspects that the session has submitted a run for
+        # a session that only collects submits no run to confirm suspect nodes: it keeps
+        # only the suspects with a submitted run
         submitted_before = submitted if self.launch.collect else None
         suspects = select_suspects(recorded["named"], jobs, submitted_before)
         allocations = plan_allocations(
@@ -242,8 +247,8 @@ class LaunchSession:
             self.planner.schedulers,
             submitted,
         )
-        runs = recorded.get("runs", {})
-        if variants:
+        runs = recorded.get("runs", {})  # the most runs by configuration id
+        if variants:  # a search may have more builds now, and so more runs
             runs_now = count_trials(
                 variants, self.launch, self.planner.builds, allocations
             )
@@ -275,7 +280,8 @@ class LaunchSession:
         cases_without_baseline = self._cases - {
             key.id for key in self.catalog.baselines
         }
-        if cases_without_baseline:  # else a submitted job would never be judged
+        # their submitted jobs could never be judged
+        if cases_without_baseline:
             names = formatting.join_first(sorted(cases_without_baseline))
             raise LaunchError(
                 f"session {self.session}: no baseline file contains {names} any more. Pass its folder with --llmb-baselines=DIR"
@@ -287,11 +293,11 @@ class LaunchSession:
         """Restore the jobs of the selected configurations that belong to the session.
 
         `specs` are the submitted jobs, newest first. To collect a session, its oldest
-        job of each configuration is restored; to resume it, the job is planned again.
-        Returns the jobs, and the reason for each skipped configuration. Raises
-        LaunchError if no job is left.
+        job of each configuration is restored, which is the first run; to resume it, the
+        job is planned again. Returns the jobs, and the reason for each skipped
+        configuration. Raises LaunchError if no job is left.
         """
-        # the last value of a repeated key remains: the oldest job of a configuration
+        # the dictionary keeps the last spec of a configuration, which is the oldest
         specs_by_case = {
             spec.case_id: spec for spec in specs if spec.purpose not in BESIDE
         }
@@ -305,7 +311,7 @@ class LaunchSession:
                 skipped[key] = "not part of the resumed session"
         if not jobs:
             raise LaunchError(
-                f"session {self.session} contains none of the selected configurations. It contains {_list_cases(self._cases)}"
+                f"session {self.session} contains none of the selected configurations. It contains {_format_cases(self._cases)}"
             )
         return jobs, skipped
 
@@ -394,10 +400,11 @@ class LaunchSession:
     def _begin_session(self, plan: Plan, journal: Journal) -> None:
         """Begin a new session in the journal, and record its plan there.
 
-        Before, prints the earlier sessions that have unfinished jobs.
+        First prints the earlier sessions that left unfinished jobs.
         """
         for earlier in journal.list_unfinished():
-            if earlier.unfinished_jobs and not earlier.is_locked:
+            is_running = earlier.is_locked  # a process follows its jobs
+            if earlier.unfinished_jobs and not is_running:
                 jobs = formatting.count_noun(earlier.unfinished_jobs, "job")
                 self.host.tell(
                     f"llmbench: session {earlier.session} left {jobs} unfinished. Resume it with --llmb-resume"
@@ -439,10 +446,12 @@ class LaunchSession:
             )
 
         def choose_rule(key: Key) -> DecisionRule:
+            """Choose the decision rule of a configuration by its number of runs."""
             required_runs = plan.runs.get(key.id, 1)
             return choose_decision_rule(plan_repeats(self.launch, required_runs))
 
         def build_profile(spec: JobSpec) -> JobSpec:
+            """Build the profile run of the configuration that `spec` runs."""
             return self.planner.plan_job(spec.key, Purpose.PROFILE).spec
 
         runs = LaunchedRuns(
@@ -476,6 +485,7 @@ class LaunchSession:
             raise
         run_engine.add_node_remarks(self.planner.list_node_remarks)
         if runs.has_unknown_secrets:
+            # MASK stands for values that cannot be masked: reports then quote no logs
             self.secrets |= {MASK}
         self.results = self._build_results(plan, run_engine, runs)
 
@@ -483,6 +493,7 @@ class LaunchSession:
         """Choose the policy that decides the next runs, by configuration id."""
         if plan.variants:
             return self._choose_trial_policies(plan)
+        # a recorded baseline needs all runs, whatever the first run shows
         records_baseline = self.settings.record is not None
         policies: dict[str, Policy] = {}
         for job in plan.jobs:
@@ -609,7 +620,8 @@ class LaunchSession:
     ) -> SessionResults:
         """Build the results of all configurations: judged, skipped and never submitted."""
         results = dict(self.results.configurations)
-        # another selection, or a cluster that cannot run the configuration
+        # skipped configurations: a resumed session skips those that it never contained,
+        # a new session those that the cluster cannot run
         skip_reason = (
             Reason.NOT_LAUNCHED if self.launch.continues else Reason.NOT_ON_CLUSTER
         )
@@ -617,7 +629,8 @@ class LaunchSession:
             results[key.id] = _build_missing(
                 key, skip_reason, message, self.settings, self.catalog
             )
-        # fewer runs than suite files require are accepted only if the user chose them
+        # judged configurations: suite files may require more runs than were made; fewer
+        # are accepted if the user chose them (the default is LARGEST_SEQUENCE)
         has_fewer_runs = (
             self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         )
@@ -635,6 +648,8 @@ class LaunchSession:
             self.past or {},
         )
         results |= with_efficiencies(judged, self.catalog.configurations).results
+        # configurations of this session without a result: an interrupt came before their
+        # submission
         unjudged_cases = (self._cases & results.keys()) - judged.by_id.keys()
         for case_id in sorted(unjudged_cases):
             case = results[case_id].case
@@ -667,6 +682,6 @@ class LaunchSession:
         )
 
 
-def _list_cases(cases: Collection[str]) -> str:
+def _format_cases(cases: Collection[str]) -> str:
     """Format the first of some configuration ids, or `no job` if there are none."""
     return formatting.join_first(sorted(cases)) or "no job"

@@ -144,11 +144,13 @@ class LaunchedRuns:
         ended_before: Sequence[EndedJob] = (),
         suspect_nodes: Sequence[str] = (),
     ) -> EndedJob:
-        """Read the run of an ended job, and measure a run of a variant.
+        """Build the record of an ended job, from its end and its log.
 
-        `ended_before` are the earlier ended jobs of its configuration. `suspect_nodes`
-        are the nodes that the job was to confirm as slow, if any. Marks the logs of a
-        run of a variant on disk.
+        The record contains the run, or the problem that prevents judging it. A run of
+        an A/B or a bisection is also measured here, and its logs are marked on disk, so
+        that no later session judges them. A run that was to confirm `suspect_nodes` as
+        slow is compared with the history. `ended_before` are the earlier ended jobs of
+        the configuration.
         """
         has_run = job.job_id and job.spec.purpose not in STEPLESS
         run = self.find_run(job) if has_run else None
@@ -171,11 +173,14 @@ class LaunchedRuns:
         return ended
 
     def _explain_end(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
-        """Refine a job's end with its log: blame the infrastructure if the log does."""
+        """Complete the end of a failed job with the last error line of its log.
+
+        If the log blames the infrastructure, the run is not to blame.
+        """
         if run is None or end.blame is Blame.NONE:
             return end
         blame_in_log, quoted_line = self.read_ending(job, run)
-        if end.blame is Blame.HUNG and _is_known_end(job, blame_in_log):
+        if end.blame is Blame.HUNG and _adds_nothing_to_stall(job, blame_in_log):
             return end
         blame = end.blame
         if end.blame is Blame.RUN and blame_in_log is Blame.INFRASTRUCTURE:
@@ -202,20 +207,21 @@ class LaunchedRuns:
         )
         if run is None:
             return None
+        # else the same logs under --llmb-logs would count again, as an older run
         self._launched_keys |= run.same_run_keys
         run = _hide_quotes(run, job.spec)
         self.has_unknown_secrets |= has_unknown_secrets(job.spec)
         environment = {**find_container_image(job.spec), **dict(run.found.environment)}
         found = dataclasses.replace(
             run.found,
-            launch=f"{self.session} {job.spec.case_id}",
-            modified=None,  # no file changes any more
+            launch=f"{self.session} {job.spec.case_id}",  # equal for all repeats
+            modified=None,  # the job has ended: no file changes any more
             environment=tuple(environment.items()),
         )
         return dataclasses.replace(run, found=found)
 
     @cached_property
-    def _history(self) -> Measured:
+    def _older_measurements(self) -> Measured:
         """The measurements of older runs under --llmb-logs, to estimate the noise."""
         now = self.now()
         runs = (
@@ -224,7 +230,11 @@ class LaunchedRuns:
         return measure_runs(runs, self.catalog, now)
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
-        """Judge launched runs, newest first, with the configuration's decision rule."""
+        """Judge launched runs, newest first, with the configuration's decision rule.
+
+        An acknowledged level, a change of step time that the user accepted, replaces
+        the step time of the baseline.
+        """
         evidence = apply_acknowledged_levels(
             self._gather_evidence({key: runs})[key], self.settings, self.catalog
         )
@@ -242,10 +252,11 @@ class LaunchedRuns:
 
         The older runs supply the noise.
         """
-        # other configurations, too: their runs estimate the noise of the cluster
+        # other configurations, too: their older runs (under --llmb-logs, or in the
+        # stored history `past`) estimate the noise of the cluster
         measured = {
             key: older_runs
-            for key, older_runs in self._history.items()
+            for key, older_runs in self._older_measurements.items()
             if any(older_runs) or key in self.past
         }
         for key, launched_runs in runs.items():
@@ -259,8 +270,8 @@ class LaunchedRuns:
     ) -> JudgedConfigurations:
         """Return the results by configuration id, each with its evidence.
 
-        Configurations that were not judged get the evidence of their older runs. It
-        contains no acknowledged levels, because the noise does not depend on the level.
+        Configurations that were not judged get the evidence of their older runs. Only
+        its noise is used, so no acknowledged levels are applied to it.
         """
         evidence = dict(self._evidence)
         unjudged = {key: () for key in results if key not in self._evidence}
@@ -281,7 +292,7 @@ class LaunchedRuns:
         now = self.now()
         by_baseline = []
         for baseline, older_measurements in zip(
-            self.catalog.baselines[key], self._history[key], strict=True
+            self.catalog.baselines[key], self._older_measurements[key], strict=True
         ):
             # as a fraction: 0.05 for 5 %
             tolerance = select_tolerance(self.settings, baseline).factor - 1
@@ -301,8 +312,9 @@ class LaunchedRuns:
     ) -> Judgement:
         """Build the judgement of a job whose speed is not judged.
 
-        The verdict is INVALID. If the job did what it was launched for (PURPOSE_DONE),
-        the verdict is NOT_COMPARABLE, or that of the checkpoint budgets.
+        The verdict is INVALID, unless the job did what it was launched for
+        (PURPOSE_DONE), such as saving a checkpoint. Then the verdict is NOT_COMPARABLE,
+        or that of the time budgets for checkpoints in the baseline file.
         """
         baseline, *further_baselines = self.catalog.baselines[key]
         is_done = reason is Reason.PURPOSE_DONE
@@ -325,7 +337,7 @@ class LaunchedRuns:
 
         Without a measurement, the trial time contains the reason.
         """
-        # a resumed session finds the run marked as a variant, which excludes it
+        # in a resumed session the logs are marked already, which excludes the run
         if run.found.excluded is Reason.VARIANT:
             found = dataclasses.replace(run.found, excluded=None, excluded_because="")
             run = dataclasses.replace(run, found=found)
@@ -412,7 +424,7 @@ class LaunchedRuns:
         if spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
         submitted = job.status.submitted if job.status else None
-        since = submitted.timestamp() if submitted else None
+        since = submitted.timestamp() if submitted else None  # skips older files
         folders = [*spec.log_folders, *_list_local_folders(job)]
         if job.log_folder:
             folders.insert(0, job.log_folder)
@@ -477,10 +489,11 @@ class LaunchedRuns:
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Move the logs of a run in a shared allocation to the job's own folder.
 
-    Later runs in the allocation would overwrite the logs. `template` is the end of the
-    log paths; as many path components are kept.
+    Later runs in the allocation would overwrite the logs. `template` is the path of the
+    log relative to a log folder (`logs/{job}/run.log`); the moved logs keep as many path
+    components. Files that are older than `since` belong to another run.
     """
-    if has_logs_in_folder(job):
+    if has_logs_in_folder(job):  # moved before
         return
     runs = find_runs([path for path in job.spec.log_folders if path_exists(path)]).runs
     runs_of_job = [
@@ -493,7 +506,7 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
     for run in runs_of_job:
         for attempt in run.attempts:
             files += [path for path in (attempt.log, attempt.err) if path]
-    kept_components = template.count("/") + 1  # `logs/{job}/run.log`: 3
+    kept_components = template.count("/") + 1
     keep_logs(job, dict.fromkeys(files), kept_components)
 
 
@@ -536,15 +549,18 @@ def list_log_paths(job: Job) -> list[Path]:
 # --- run problems ---------------------------------------------------------------------
 
 
-def _is_known_end(job: Job, blame: Blame) -> bool:
-    """True if the log of a hung job explains nothing beyond its stall.
+def _adds_nothing_to_stall(job: Job, blame_in_log: Blame) -> bool:
+    """True if the end of a hung job's log need not be quoted.
 
-    `blame` is what the log shows: our cancelling, or no error. Without an error the job
-    must have made a step, else the last line of the log may explain the stall.
+    That is the case if the log only shows that we cancelled the job, or if it shows no
+    error after a step. Before the first step, the last line of the log may explain the
+    stall.
     """
+    if blame_in_log is Blame.CANCELLED:
+        return True
     stall = job.status.stall if job.status else None
     has_stepped = stall is not None and stall.place is not StallPosition.START
-    return blame is Blame.CANCELLED or (blame is Blame.NONE and has_stepped)
+    return blame_in_log is Blame.NONE and has_stepped
 
 
 def _find_problem(ended: Sequence[EndedJob]) -> RunProblem | None:
@@ -555,15 +571,17 @@ def _find_problem(ended: Sequence[EndedJob]) -> RunProblem | None:
     *_, last = ended
     job, end, run = last.job, last.end, last.run
     if job.refused:
+        # drop the configuration id, which the report shows anyway
         text = job.problem.replace(f"{job.spec.case_id}: ", "", 1)
         return RunProblem(Reason.NOT_SUBMITTED, text)
     if end.blame is Blame.HUNG:
         return RunProblem(Reason.HUNG, describe_hung(ended))
-    purged = job.status is not None and job.status.phase is Phase.UNKNOWN
-    if end.blame is not Blame.NONE and not purged:
+    # the scheduler purged the record of the job: only its log shows whether it failed
+    is_record_lost = job.status is not None and job.status.phase is Phase.UNKNOWN
+    if end.blame is not Blame.NONE and not is_record_lost:
         return RunProblem(_find_reason(job), end.text)
     if run is None:
-        reason = Reason.JOB_LOST if purged else Reason.LOG_MISSING
+        reason = Reason.JOB_LOST if is_record_lost else Reason.LOG_MISSING
         return RunProblem(reason, _describe_missing_log(job))
     key = run.identity.key
     if key != job.spec.key:
@@ -590,7 +608,10 @@ def _describe_missing_log(job: Job) -> str:
 
 
 def _mark_as_variant(run: Run) -> None:
-    """Mark the logs of a run of a variant, so that no later session judges them."""
+    """Create a marker file next to each log of a variant's run.
+
+    The markers keep later sessions from judging the run.
+    """
     for attempt in run.attempts:
         log = attempt.files.log
         marker = log.with_name(log.name + VARIANT_MARK)

@@ -137,8 +137,8 @@ class RunEngine:
         if not self._has_begun:
             for identity, (job, suspect) in list(self._confirmations.items()):
                 configuration = self._configurations[suspect.case]
-                otherwise = f"{suspect.text}; not confirmed"
-                if not self._reserve(configuration, [job], otherwise):
+                note_if_refused = f"{suspect.text}; not confirmed"
+                if not self._reserve(configuration, [job], note_if_refused):
                     del self._confirmations[identity]
         confirmation_jobs = [job for job, _ in self._confirmations.values()]
         return confirmation_jobs or self._begin_configurations()
@@ -166,7 +166,7 @@ class RunEngine:
         """Record a job that ended, and return the jobs to submit next."""
         self._budget.add_ended(job)
         configuration = self._configurations.get(job.spec.case_id)
-        if configuration is None:
+        if configuration is None:  # a resumed session may select fewer configurations
             return []
         if _is_withdrawn(job):
             return self._withdraw(configuration, job)
@@ -186,9 +186,14 @@ class RunEngine:
         return self._advance(configuration)
 
     def _withdraw(self, configuration: _Configuration, job: Job) -> list[NextJob]:
-        """Drop a run that the remaining GPU-hours no longer cover."""
+        """Drop a planned run that the remaining GPU-hours no longer cover.
+
+        Returns the jobs to submit next.
+        """
         configuration.history = configuration.history.without(job)
-        if job.repeat in configuration.history.counted:  # its retry
+        # an earlier attempt of the run has ended, and counts instead
+        is_retry = job.repeat in configuration.history.counted
+        if is_retry:
             configuration.notes.append(job.problem)
         if configuration.history.pending or configuration.result:
             return []
@@ -197,11 +202,14 @@ class RunEngine:
     def _add_node_job(
         self, configuration: _Configuration, ended: EndedJob
     ) -> list[NextJob]:
-        """Record a confirmation run or a node check.
+        """Record the end of a confirmation run or of a node check.
 
-        After the last confirmation run, returns the first run of each configuration.
+        The first runs of all configurations wait for the confirmation runs that the
+        history requested. Returns these first runs after the last such confirmation run,
+        else nothing.
         """
         job = ended.job
+        # None for jobs that a verdict started
         _, suspect = self._confirmations.pop(job.identity, (None, None))
         if job.spec.purpose is Purpose.CHECK_NODES:
             printed = "" if job.refused else self._judge.read_check(job)
@@ -251,8 +259,9 @@ class RunEngine:
     def _start(self, configuration: _Configuration, step: NextRuns) -> bool:
         """Start the runs of a step; return False if they cannot start.
 
-        They cannot start if too few GPU-hours are left, or if the session only
-        collects, which records them as held back.
+        They cannot start if too few GPU-hours are left. They also cannot start in a
+        session that only collects: it records them in `held_back`, the runs that are
+        left to a resumed session.
         """
         if step.on_excluded_nodes:
             self._use_excluded_nodes(configuration, step.runs[0].spec)
@@ -263,16 +272,17 @@ class RunEngine:
                 history, held_back=history.held_back | runs
             )
             return not runs  # a step without runs only waits for running jobs
-        # a refused run used no hours: the retry of it on other nodes needs no more
+        # a run `on_excluded_nodes` replaces a run that the scheduler refused, which used
+        # none of its reserved hours
         if step.runs and not step.on_excluded_nodes:
             last_run = step.runs[-1]
             is_retry = last_run.attempt > 1
-            otherwise = (
+            note_if_refused = (
                 "not retried"
                 if is_retry
                 else NOT_STARTED.get(last_run.spec.purpose, "")
             )
-            if not self._reserve(configuration, step.runs, otherwise):
+            if not self._reserve(configuration, step.runs, note_if_refused):
                 return False
         if step.releases:
             self._release(configuration.history.spec.case_id)
@@ -282,12 +292,14 @@ class RunEngine:
         return True
 
     def _use_excluded_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
-        """Stop excluding confirmed slow nodes if a run needs them, and note this.
+        """Stop excluding confirmed slow nodes if the next run needs them, and note this.
 
-        `spec` is the next run. It needs them if it excludes other nodes than all runs.
+        `spec` is the next run. It does not need them if it only drops the nodes that
+        earlier attempts excluded in addition.
         """
         history = configuration.history
-        if spec.exclude != history.run_spec.exclude:
+        needs_slow_nodes = spec.exclude != history.run_spec.exclude
+        if needs_slow_nodes:
             configuration.history = dataclasses.replace(history, excluded=())
             nodes = formatting.fold_nodes(history.excluded)
             configuration.notes.append(
@@ -295,12 +307,18 @@ class RunEngine:
             )
 
     def _reserve(
-        self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str
+        self,
+        configuration: _Configuration,
+        runs: Sequence[NextJob],
+        note_if_refused: str,
     ) -> bool:
-        """Reserve the GPU-hours of runs; add the note `otherwise` if too few are left."""
+        """Reserve the GPU-hours of runs.
+
+        If too few are left, adds a note with the reason and returns False.
+        """
         reason = self._budget.reserve(runs)
         if reason:
-            configuration.notes.append(f"{otherwise}: {reason}")
+            configuration.notes.append(f"{note_if_refused}: {reason}")
         return not reason
 
     # --- conclusion -------------------------------------------------------------------
@@ -308,9 +326,10 @@ class RunEngine:
     def _conclude(
         self, configuration: _Configuration, conclusion: Conclusion
     ) -> list[NextJob]:
-        """Accept the conclusion on a configuration.
+        """Record the conclusion on a configuration.
 
-        Returns the jobs that follow: node checks, and a profile after a regression.
+        Returns the follow-up jobs: node checks if the verdict names slow nodes, and a
+        profile after a regression.
         """
         self._release(configuration.history.spec.case_id)
         configuration.conclusion = conclusion
@@ -328,10 +347,13 @@ class RunEngine:
 
     def _build_unjudged(self, key: Key, conclusion: Conclusion) -> ConfigurationResult:
         """Build the result of runs that could not or should not be judged."""
+        # runs that served their purpose are not invalid, whatever their reason
         reason = Reason.PURPOSE_DONE if conclusion.done else conclusion.reason
         text = conclusion.text
         judgement = self._judge.judge_invalid(key, reason, text, conclusion.run)
-        if reason is not conclusion.reason:  # a budget may have set another reason
+        # else keep the reason of the judgement: a checkpoint budget may have set it
+        has_specific_reason = reason is not conclusion.reason
+        if has_specific_reason:
             judgement = dataclasses.replace(judgement, reason=conclusion.reason)
         return ConfigurationResult(
             Case(key.id, key),
@@ -369,7 +391,7 @@ class RunEngine:
         policy = node_policy.NodePolicy(self._node_job_number, site_check)
         step = node_policy.next_runs(history, policy)
         runs = step.runs if isinstance(step, NextRuns) else ()
-        return [run for run in runs if self._may_follow(configuration, run)]
+        return [run for run in runs if self._reserve_follow_up(configuration, run)]
 
     def _profile(
         self, configuration: _Configuration, result: ConfigurationResult
@@ -391,10 +413,11 @@ class RunEngine:
         except LaunchError as error:  # its document has no profiles
             configuration.notes.append(f"not profiled: {error}")
             return []
-        return [profile] if self._may_follow(configuration, profile) else []
+        is_reserved = self._reserve_follow_up(configuration, profile)
+        return [profile] if is_reserved else []
 
-    def _may_follow(self, configuration: _Configuration, job: NextJob) -> bool:
-        """Reserve the GPU-hours of a follow-up job; False if too few are left."""
+    def _reserve_follow_up(self, configuration: _Configuration, job: NextJob) -> bool:
+        """Reserve the GPU-hours of a follow-up job; return False if too few are left."""
         return self._reserve(configuration, [job], NOT_STARTED[job.spec.purpose])
 
     # --- results ----------------------------------------------------------------------
@@ -404,7 +427,9 @@ class RunEngine:
     ) -> None:
         """Add remarks of the scheduler and the GPU drivers on doubtful nodes.
 
-        `list_remarks` is called once, with all doubtful nodes.
+        Doubtful nodes are slow, suspect, or had an infrastructure failure.
+        `list_remarks` is called once, with all doubtful nodes, and returns the remark of
+        the scheduler by node. The errors of the GPU drivers come from the logs.
         """
         doubtful = [
             (configuration, node_policy.list_doubtful(configuration.history))
@@ -459,7 +484,10 @@ def _is_withdrawn(job: Job) -> bool:
 
 
 def _list_judged(history: RunHistory) -> list[EndedJob]:
-    """List the runs to judge against a baseline; runs of variants are not judged."""
+    """List the runs to judge against a baseline.
+
+    Runs of variants, which have a measured `time`, are only compared with each other.
+    """
     return [ended for ended in history.runs.values() if ended.time is None]
 
 
@@ -488,7 +516,7 @@ def _describe_jobs(
     described = [
         _describe_job(history, ended, conclusion, result) for ended in history.ended
     ]
-    if conclusion.trials is None:
+    if conclusion.trials is None:  # neither an A/B nor a search
         return tuple(described)
     jobs, allocations = [], []
     for ended, job in zip(history.ended, described, strict=True):
@@ -521,6 +549,7 @@ def _describe_job(
         files=files if job.spec.purpose is not Purpose.MEASURE else (),
         submission=job.submission,
         ended_by=status.ended_by if status else EndedBy.OTHERS,
+        # without nodes the job never ran, although a start time may be recorded
         started=status.started if status and status.nodes else None,
         cost=dataclasses.replace(measure_cost(job), loss=loss),
     )
@@ -559,7 +588,9 @@ def _find_loss_reason(
 
 def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
     """Describe an allocation. Its hours are not lost if a run in it was measured."""
-    if job.repeat not in facts.allocations:
+    # the repeat of an allocation job is the number of the allocation
+    has_measured_run = job.repeat in facts.allocations
+    if not has_measured_run:
         return job
     return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
 
@@ -567,9 +598,10 @@ def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
 def _describe_trial(
     job: LaunchedJob, ended: EndedJob, facts: TrialFacts
 ) -> LaunchedJob:
-    """Add the step time and a text to a run of a variant.
+    """Describe a run of a variant by its step time and a text.
 
-    The text contains its name and problem: `new, to warm up; node n1 failed`.
+    The text contains the name of the variant and the problem of the run, if any: `new,
+    to warm up; node n1 failed`.
     """
     trial, spec = facts.trials.get(job.repeat), ended.job.spec
     seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None

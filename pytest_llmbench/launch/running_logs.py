@@ -49,9 +49,11 @@ class RunningLogs:
     def read_progress(self, job: Job) -> LogProgress:
         """Read the progress that the log of a job shows.
 
-        Never raises an error for a log that is missing or cannot be read.
+        A log that is missing or cannot be read is not an error: the result contains the
+        searched paths and the problem.
         """
         searched_paths = join_first([str(path) for path in list_log_paths(job)], 2)
+        # True if the steps appear only at the end of the run, in every possible format
         prints_late = all(
             get_dialect(baseline.dialect).prints_late
             for baseline in self._catalog.baselines[job.spec.key]
