@@ -38,6 +38,7 @@ def measure_cost(job: Job) -> JobCost:
     if spec.allocation:
         return JobCost()
     if job.refused or status is None:
+        # a job whose submission is uncertain may run, so its 0 hours are not exact
         never_ran = job.refused and job.submission is not SubmissionState.UNCERTAIN
         return JobCost(spec.gpu_hours, exact=never_ran)
     hours_per_second = spec.occupied_gpus / SECONDS_PER_HOUR
@@ -131,7 +132,10 @@ class HoursBudget:
                 self.add_ended(job)
 
     def reserve_first(self, specs: Iterable[JobSpec]) -> None:
-        """Reserve the estimates of first runs, without checking the limit again."""
+        """Reserve the estimates of first runs that have not ended.
+
+        Does not check the limit: `admit` checks it when a run is submitted.
+        """
         for spec in specs:
             identity = NextJob(spec).identity
             if identity not in self._used:
@@ -163,7 +167,8 @@ class HoursBudget:
         """Reserve the estimate of a job about to be submitted, and return "".
 
         If the estimate exceeds the limit now, drops the reservation and returns the
-        reason. Of the reservations, only those of submitted jobs count against the job.
+        reason. Reservations of jobs that are not submitted yet do not count against the
+        job: these jobs are checked when they are submitted.
         """
         estimated_hours = self._estimate_hours(job.spec)
         other_submitted = self._submitted - {job.identity}

@@ -79,13 +79,14 @@ def hide_in_quote(quote: Quote, spec: JobSpec) -> Quote:
         return WITHHELD
     redacted = redact(quote, spec)
     line = redacted.removesuffix("…")  # the mark of a truncated line
+    # a form is the value as quoted for a shell, a URL or JSON
     shared_lengths = [
         count_shared(line, form)
         for value in find_secret_values(spec)
         for form in list_forms(value)
     ]
-    # the characters at the end of the line that may begin a secret
+    # the number of characters at the end of the line that may begin a secret
     shared_length = max(shared_lengths, default=0)
-    if shared_length < SHORTEST:
+    if shared_length < SHORTEST:  # probably by chance
         return Quote(redacted)
     return Quote(line[: len(line) - shared_length] + MASK)

@@ -63,7 +63,8 @@ class LaunchSettings(LaunchOptions):
         `recorded`.
         """
         defaults = LaunchSettings()
-        _, *settings_of_basic_types = FIXED_SETTINGS  # the purpose is checked below
+        # the first, the purpose, is an enum, and is checked at the end
+        _, *settings_of_basic_types = FIXED_SETTINGS
         for name in (*settings_of_basic_types, *CLUSTER_SETTINGS):
             default = getattr(defaults, name)
             types: tuple[type, ...] = (type(default),)
@@ -71,6 +72,7 @@ class LaunchSettings(LaunchOptions):
                 types = (int, float, NoneType)
             _require_type(name, recorded.get(name, default), *types)
         restored = {name: recorded[name] for name in FIXED_SETTINGS if name in recorded}
+        # everything else is restored only if no option gives it now
         restored |= {
             name: recorded[name]
             for name in CLUSTER_SETTINGS
@@ -198,6 +200,7 @@ def _choose_purpose(values: OptionValues) -> Purpose:
 
     Raises SettingsError if several options request one.
     """
+    # the first condition is false for an empty text, the second for an unset switch
     requested = {
         flag: purpose
         for purpose, flag in PURPOSE_FLAGS.items()

@@ -489,9 +489,9 @@ class LaunchedRuns:
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Move the logs of a run in a shared allocation to the job's own folder.
 
-    Later runs in the allocation would overwrite the logs. `template` is the path of the
-    log relative to a log folder (`logs/{job}/run.log`); the moved logs keep as many path
-    components. Files that are older than `since` belong to another run.
+    Later runs in the allocation would overwrite the logs. `template` is the end of a
+    log's path (`logs/{job}/run.log`); the moved logs keep as many components of their
+    paths. Files that are older than `since` belong to another run.
     """
     if has_logs_in_folder(job):  # moved before
         return

@@ -95,7 +95,7 @@ class Builder:
             return
         output = Path(record.folder) / OUTPUT
         if (
-            exit_code is None
+            exit_code is None  # killed with its wrapper, or the machine went down
             or exit_code > KILLED  # by a signal
             or exit_code == process.NEVER_RAN
         ):
@@ -111,7 +111,8 @@ class Builder:
     ) -> bool:
         """True if the result of a build is still valid.
 
-        A failure is valid only in its own session, since its cause may be gone by now.
+        It is valid for the same command in the same checkout. A failure is valid only in
+        its own session, since its cause may be gone by now.
         """
         has_same_command = record.command == _mask_command(job)
         has_same_checkout = record.checkout == _read_creation_time(checkout)
@@ -129,6 +130,7 @@ class Builder:
         records: list[BuildRecord] = []  # gets the record when the process is known
 
         def record(started: process.Process) -> None:
+            """Write the record of the build, before its command runs."""
             build_record = BuildRecord(
                 _mask_command(job),
                 _read_creation_time(checkout),
@@ -159,8 +161,8 @@ class Builder:
     def _wait_for_end(self, record: BuildRecord) -> int | None:
         """Wait for the exit code of a build; None if the build left no exit code.
 
-        An interrupt also stops a build of another session, since that session has
-        ended.
+        An interrupt also stops a build that another session started: that session has
+        ended, since it no longer locks the checkout.
         """
         exit_file = Path(record.folder) / EXIT
         code = process.read_exit_code(exit_file)
@@ -181,7 +183,8 @@ def _mask_command(job: Job) -> tuple[str, ...]:
 def _read_creation_time(checkout: Path) -> int:
     """Return the creation time of a checkout in nanoseconds.
 
-    git writes this file when it creates the checkout, and no build writes it.
+    This is the time of its file `.git`, which only git writes, when it creates the
+    checkout.
     """
     return (checkout / ".git").stat().st_mtime_ns
 

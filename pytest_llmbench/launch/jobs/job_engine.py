@@ -190,7 +190,10 @@ class Engine:
         return tuple(queued.spec for queued in self._queue)
 
     def _restore_jobs(self, specs: Sequence[JobSpec]) -> list[Job]:
-        """Restore the jobs of a resumed session, and return those that ended."""
+        """Restore the jobs of a resumed session, and return those that ended.
+
+        `specs` contain the secrets, which the journal does not store.
+        """
         for spec in specs:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
@@ -209,7 +212,7 @@ class Engine:
                 ended.append(job)
             elif job.job_id:
                 self._live[job.number] = job
-            else:
+            else:  # the session was interrupted before the scheduler returned a job id
                 self._unconfirmed.append(job)
         self._report(f"resumed: {summarize(jobs)}")
         return sorted(ended, key=is_allocation)  # allocations after the runs in them
@@ -226,6 +229,7 @@ class Engine:
             if job.job_id:
                 to_cancel.append(job)
                 continue
+            # without an id: its submission may still be in progress
             try:
                 submitted = self._await_submission(self._restore_job(job))
                 if submitted:
@@ -236,7 +240,8 @@ class Engine:
                     recorded.number: recorded for recorded in self._journal.list_jobs()
                 }
                 recorded_job = jobs_by_number[job.number]
-                if recorded_job.job_id:  # found, but its record could not be written
+                # the id was found: the journal keeps it even if it cannot be written
+                if recorded_job.job_id:
                     to_cancel.append(recorded_job)
                 else:
                     uncertain.append(job.spec.case_id)
@@ -306,7 +311,10 @@ class Engine:
                 )
 
     def _submit_next(self) -> bool:
-        """Submit or recover one job if possible; return True if a job was handled."""
+        """Submit or recover one job if possible; return True if a job was handled.
+
+        Jobs that may have been submitted already come before the queued jobs.
+        """
         for _ in range(len(self._unconfirmed)):
             job = self._unconfirmed.popleft()
             # a scheduler that did not answer is asked again after a pause
@@ -346,9 +354,9 @@ class Engine:
         """Submit a planned job, and record the result.
 
         A job beyond the GPU-hours is recorded as unaffordable. A job whose scheduler is
-        silent is tried again later.
+        silent is tried again later. `spec` contains the secrets of the job.
         """
-        # the job of the journal has no secrets
+        # without the digests of secrets that an earlier submission used
         job = replace(job, spec=replace(spec, digests=()))
         self._jobs[job.number] = job
         if reason := self._admit(job):
@@ -486,7 +494,8 @@ class Engine:
     ) -> bool:
         """Record and report the answers of a poll, and act on them.
 
-        Returns True if a job changed its state.
+        Dispatches jobs that ended, and cancels jobs that must not continue. Returns True
+        if a job changed its state.
         """
         log_progress = self._read_logs(jobs, statuses)
         # on slow disks, a single write takes as long as the poll
@@ -506,7 +515,8 @@ class Engine:
                 cancels=self._limits.stalls.cancels,
             )
         for job in jobs:
-            if job.number not in self._live:
+            has_ended = job.number not in self._live
+            if has_ended:
                 self._dispatch(self._jobs[job.number])
         to_cancel = [polled.job for polled in polled_jobs if polled.is_to_cancel]
         problem = scheduler.cancel(to_cancel) if to_cancel else ""
@@ -604,7 +614,7 @@ class Engine:
         return replace(job, spec=replace(job.spec, environment=tuple(environment)))
 
     def _find_absence(self, spec: JobSpec) -> Absence:
-        """Return the record of the times without an answer of a job's scheduler."""
+        """Return the tracker of unanswered queries to a job's scheduler."""
         scheduler = self._schedulers.find(spec)
         return self._absences.setdefault(
             scheduler, Absence(scheduler.name, self._limits.away_seconds)

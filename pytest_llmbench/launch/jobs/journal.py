@@ -342,7 +342,8 @@ def _check_types(entry: JournalEntry) -> None:
 def _read_submission(state: str | None, problem: str, job_id: str) -> SubmissionState:
     """Read the submission state of a job from three columns of its row."""
     # an earlier version, which may still write the file, records the state only in
-    # `problem`: if an UNCERTAIN job were read as INTENDED, it would be submitted twice
+    # `problem`. The column `submission` (`state`) is then empty or out of date: if an
+    # UNCERTAIN job were read as INTENDED, it would be submitted twice
     if state in (None, SubmissionState.INTENDED, SubmissionState.SUBMITTED):
         return find_state(problem, job_id)
     return SubmissionState(state)
@@ -351,8 +352,9 @@ def _read_submission(state: str | None, problem: str, job_id: str) -> Submission
 def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
     """Encode a spec as JSON, with MASK in place of secrets.
 
-    The secret `values` are masked in the variables, the command and the build command,
-    and their digests are added. All other fields are unchanged: with another case id or
+    The secrets of `spec` and further secret `values` are masked in the variables, the
+    command and the build command. Digests of the secrets of `spec` are added, to detect
+    a changed secret later. All other fields are unchanged: with another case id or
     folder the job would not be found again.
     """
     secret_values = (*values, *find_secret_values(spec))
@@ -413,8 +415,8 @@ def decode_status(text: str) -> JobStatus:
     fields = json.loads(text)
     times = {}
     for name in ("submitted", "started", "ended"):
-        written = fields[name]
-        times[name] = datetime.fromisoformat(written) if written else written
+        value = fields[name]  # None if unknown
+        times[name] = datetime.fromisoformat(value) if value else value
     # earlier versions record who ended a job only in the text
     ended_by_in_text = (
         EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
@@ -500,17 +502,18 @@ def explain_elsewhere(index: Path | None, session: str, folder: Path) -> str:
 def _list_elsewhere(
     index: Path | None, session: str, folder: Path
 ) -> Iterator[tuple[str, Path]]:
-    """Yield sessions in other folders, newest first, with their folders.
+    """Yield sessions of the index in other folders, newest first, with their folders.
 
     Yields only the requested `session`, or if it is "", the unfinished sessions.
     """
-    shown_before = {folder.absolute(), folder.absolute() / FOLDER}
+    # the message names these folders already
+    named_folders = {folder.absolute(), folder.absolute() / FOLDER}
     entries = [
         (indexed_session, session_folder)
         for indexed_session, session_folder in _read_index(index)
-        if session_folder not in shown_before
+        if session_folder not in named_folders
     ]
-    if not session:
+    if not session:  # each of these journals must be opened: limit their number
         entries = entries[-MOST_SESSIONS:]
     for indexed_session, session_folder in reversed(entries):
         if session:
@@ -635,13 +638,14 @@ class Journal:
             all_sessions = [identifier for identifier, _ in rows]
             unfinished = [identifier for identifier, is_open in rows if is_open]
             newest_unfinished = next(iter(unfinished), "")
-            chosen = session or newest_unfinished
-            if chosen not in all_sessions:
+            session_to_resume = session or newest_unfinished
+            if session_to_resume not in all_sessions:
                 raise LaunchError(self._explain_absent(session, unfinished))
-            self._lock = self._lock_session(chosen)
-            self._entries = read_jobs(self._database, self.folder, chosen)
-        self.session, self.was_finished = chosen, chosen not in unfinished
-        return chosen
+            self._lock = self._lock_session(session_to_resume)
+            self._entries = read_jobs(self._database, self.folder, session_to_resume)
+        self.session = session_to_resume
+        self.was_finished = session_to_resume not in unfinished
+        return session_to_resume
 
     def list_unfinished(self) -> tuple[UnfinishedSession, ...]:
         """List the sessions that are not finished, newest first."""
@@ -689,7 +693,8 @@ class Journal:
         """
         self._check_session()
         _check_case(spec.case_id)
-        spec = replace(spec, digests=())  # drop digests of the job that it replaces
+        # `spec` may come from a recorded job, with digests of its earlier secrets
+        spec = replace(spec, digests=())
         self.hide(find_secret_values(spec))
         token, encoded_spec = secrets.token_hex(8), encode_spec(spec, self._hidden)
         row = (self.session, token, encoded_spec, attempt, repeat, now.isoformat())
@@ -900,7 +905,8 @@ class Journal:
     def _find_lock_file(self, session: str) -> Path:
         """Return the path of a session's lock. Raises LaunchError for an invalid id.
 
-        A lock outside the folder would truncate an unrelated file.
+        An invalid id, such as `../notes`, could name another file, and locking that file
+        would overwrite it.
         """
         if not re.fullmatch(r"[A-Za-z0-9-]{1,100}", str(session)):
             file = self.folder / NAME

@@ -67,8 +67,8 @@ class Progress:
     ) -> None:
         """Print changes of a job: requeued, running, stalled, or continuing.
 
-        `previous` is its status before the poll. With `cancels`, stalled jobs are
-        cancelled later.
+        `previous` is its status before the poll. `cancels` is True if jobs that stay
+        stalled will be cancelled.
         """
         status = job.status
         if status is None:
@@ -168,7 +168,7 @@ class Progress:
                 continue
             done, total, seconds_per_step = last_step
             remaining = _estimate_remaining(done, total, seconds_per_step)
-            # a run of unknown length is shown only if there is no other
+            # a run of unknown remaining time is shown only if there is no other
             compared_seconds = -1.0 if remaining is None else remaining
             if compared_seconds > longest_seconds:
                 slowest = f"{_name_job(job)} step {format_step(done, total)}"

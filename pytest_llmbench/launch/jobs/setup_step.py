@@ -101,9 +101,11 @@ def build_setup_step(
     name = f"{facts.recipe} {facts.release}"
     if not facts.setup:
         raise LaunchError(f"{name} has no setup step")
+    # `GPU_TYPE=h100 ./setup.sh`: assignments, then the command
     words = shlex.split(facts.setup)
     assignments = list(takewhile(_ASSIGNMENT.match, words))
     words = words[len(assignments) :]
+    # a setup step belongs to the recipe, not to a configuration of it
     key = Key(facts.recipe, "", facts.release, "", "", 0)
     installed = find_installed(key, cluster) or InstalledRecipe(
         facts.recipe, facts.release
@@ -117,6 +119,7 @@ def build_setup_step(
     environment = _build_environment(inputs)
     nodes = 1
     values = find_placeholders(inputs, nodes, environment)
+    # an assignment without a value, such as that of an unknown account, is dropped
     for assignment in assignments:
         variable, _, text = assignment.partition("=")
         if value := fill(inputs, text, values, environment):
@@ -149,10 +152,11 @@ def is_cluster_job(step: PlannedJob) -> bool:
 def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
     """Return the problems of a setup step as text, or "".
 
-    Its checks are those of a job, without what only a run needs.
+    Applies the preflight checks of a job, except those of things that only a run needs,
+    such as a token.
     """
     facts = step.facts
-    # the step installs into the virtual environment
+    # a step that needs a certain Python installs into a virtual environment
     needs_virtual_environment = facts.virtual_environment or bool(facts.python)
     facts = replace(
         facts,
@@ -258,7 +262,8 @@ class SetupOutput:
     def add_new_lines(self, file: Path, *, ended: bool) -> None:
         """Add the lines of a file that are new since the last call.
 
-        An incomplete last line is added only when the job has `ended`.
+        `lines` must contain the earlier lines of this file only. An incomplete last line
+        is added only when the job has `ended`.
         """
         try:
             text = file.read_text(encoding="utf-8", errors="replace")
@@ -319,6 +324,7 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int | None:
         started = process.make_process_record(child.pid, mark)
 
         def expire() -> None:
+            """Stop the command, which ends the loop below."""
             expired.set()
             with suppress(LaunchError):  # wait for a process that cannot be killed
                 process.stop(started, GRACE_SECONDS, time.sleep)
@@ -388,6 +394,7 @@ def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
     host.tell(f"waiting for job {job.job_id}, which writes to {file}")
 
     def show_output(ended: bool) -> None:
+        """Print the new lines of the job's output file."""
         output.add_new_lines(file, ended=ended)
 
     try:
@@ -448,9 +455,10 @@ def _explain_end(job: Job, status: JobStatus | None) -> str:
 
 
 def _print_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Print pip's unknown conflicts, or that its conflicts are known and harmless.
+    """Print the conflicts between packages that pip reports in its output `lines`.
 
-    Exit code 0 counts as success even with conflicts.
+    If the recipe's document calls all of them harmless, prints only that. Conflicts are
+    no failure: pip exits with 0.
     """
     if not any(RESOLVER in line for line in lines):
         return
@@ -507,7 +515,7 @@ def list_setup_variables(
 def describe_import(step: PlannedJob) -> str:
     """Describe the source and target of the container image.
 
-    If the step does not fetch the image, returns the command that fetches it instead.
+    If the step does not fetch the image, returns the command that fetches the image, returns the command that does instead.
     Returns "" for a recipe without an image.
     """
     images = find_images(step.facts.image, launch_checks.find_stages(step))

@@ -28,11 +28,12 @@ from pytest_llmbench.launch.schedulers.submission import (
 
 
 def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
-    """Submit a job, after marking the run of a variant.
+    """Submit a job, after writing a marker if it is a run of an A/B or a bisection.
 
-    The marker is a file next to the log of the run, or if that path is unknown, a line
-    in the file TRIALS_FILE of each folder that may contain the log. Raises SubmitError,
-    also if the marker cannot be written.
+    The marker keeps later sessions from judging the run as a daily run. It is a file
+    next to the log of the run, or if that path is unknown, a line in the file
+    TRIALS_FILE of each folder that may contain the log. Raises SubmitError, also if the
+    marker cannot be written.
     """
     if job.spec.purpose not in TRIALS:
         return scheduler.submit(job)
@@ -53,10 +54,10 @@ def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
 def recover_from_marker(
     job: Job, scheduler: Scheduler, seconds: float = SUBMIT_SECONDS
 ) -> Submission | None:
-    """Find the submission of a job, or return None.
+    """Find the submission of a job whose id was not recorded, or return None.
 
-    For a run of an A/B or bisection, also record the result (its id, or NO_JOB) in the
-    file TRIALS_FILE of the folders that may contain its log.
+    For a run of an A/B or bisection, this also completes the marker in TRIALS_FILE: with
+    the job id, or with NO_JOB if the job was not submitted.
     """
     submission = scheduler.recover(job, seconds)
     if job.spec.purpose not in TRIALS:

@@ -152,7 +152,11 @@ class StallWatch:
     def find_final_stall(
         self, job: Job, status: JobStatus, progress: LogProgress | None
     ) -> Stall | None:
-        """Return the stall of a job that hit its time limit, or None."""
+        """Return the stall of a job that hit its time limit, or None.
+
+        If this session did not observe the last start of the job, the stall is the one
+        that an earlier session recorded, or is inferred from the times in the log.
+        """
         if progress is None:
             return None
         memory = self._memories.get(job.number)
@@ -160,7 +164,7 @@ class StallWatch:
             if memory.stall is None or _has_new_progress(memory, progress):
                 return None
             return replace(memory.stall, seconds=memory.idle)
-        # this session did not observe its last start
+        # this session did not observe the last start
         recorded_stall = job.status.stall if job.status else None
         if recorded_stall and self._is_at_same_step(recorded_stall, job, status):
             return recorded_stall
@@ -191,9 +195,10 @@ class StallWatch:
     def _start_tracking(
         self, job: Job, status: JobStatus, progress: LogProgress, now: datetime
     ) -> _StallMemory:
-        """Start tracking a job, from its running time and the last change of its log.
+        """Start tracking a job whose progress before now was not observed.
 
-        Also continues a stall that an earlier session recorded.
+        The time without progress is estimated from the running time and the last change
+        of the log. A stall that an earlier session recorded continues.
         """
         running_seconds = status.elapsed_seconds
         if running_seconds is None and status.started:
@@ -201,9 +206,10 @@ class StallWatch:
         running_seconds = max(running_seconds or 0.0, 0.0)
         # the log of a requeued job may contain the steps of its earlier start
         has_stepped = progress.steps > 0 and not status.restarts
-        slowest_gap = 0.0
+        slowest_gap = 0.0  # unknown
         if has_stepped:
             slowest_gap = min(progress.slowest_seconds, running_seconds)
+        # idle since its start, or if the log contains steps, since the last write to it
         idle = running_seconds
         if progress.steps and progress.modified:
             seconds_unmodified = (now - progress.modified).total_seconds()
@@ -222,7 +228,7 @@ class StallWatch:
         recorded = job.status
         if recorded is None or recorded.restarts != status.restarts:
             return memory
-        stall = recorded.stall  # an earlier session observed it
+        stall = recorded.stall  # as an earlier session observed it
         if stall and self._is_at_same_step(stall, job, status):
             memory.stall, memory.idle = stall, max(idle, stall.seconds)
         return memory
@@ -233,12 +239,13 @@ class StallWatch:
         """Return the seconds without progress after which a job is stalled."""
         if self._limits.tell_seconds is not None:
             return self._limits.tell_seconds
-        # while profiles or checkpoints are written or loaded no step is printed; the gap
-        # between steps is unknown before the second step
+        # before the second step, the gap between steps is unknown (0)
         is_starting = (
             not memory.slowest_gap or progress.starting or progress.path is None
         )
-        if is_starting or job.spec.purpose is not Purpose.MEASURE:
+        # such jobs print no step while they write or load profiles or checkpoints
+        has_long_pauses = job.spec.purpose is not Purpose.MEASURE
+        if is_starting or has_long_pauses:
             return max(START_SECONDS, memory.limit_between_steps)
         return memory.limit_between_steps
 
@@ -288,9 +295,11 @@ def _record_progress(memory: _StallMemory, progress: LogProgress) -> None:
     """Record progress; if it is a step, also the gap before it."""
     # fewer steps than before are not a new step: another log, as after a requeue
     if progress.steps > memory.steps:
-        if not memory.has_stepped:  # several steps at once: the log is written rarely
+        if not memory.has_stepped:
+            # the first observed step is the first of all (its gap is 0), or one of
+            # several, if the log is written rarely
             memory.slowest_gap = min(memory.since_step, progress.taken_seconds)
-        elif not memory.starting:
+        elif not memory.starting:  # the time of a start is no gap between steps
             memory.slowest_gap = max(memory.slowest_gap, memory.since_step)
         memory.has_stepped, memory.since_step = True, 0.0
     memory.marks, memory.steps = progress.marks, progress.steps
@@ -356,7 +365,10 @@ class PollDecision:
 
 @dataclass(slots=True)
 class _JobMemory:
-    """The phase of a job as of the last poll, and the reason it was given up."""
+    """The phase of a job as of the last poll, and the reason to give it up.
+
+    A job that is given up is cancelled, or recorded as ended if that fails.
+    """
 
     phase: Phase
     phase_since: datetime  # the start of its phase
@@ -364,13 +376,13 @@ class _JobMemory:
     # since when it cannot start, or its nodes are gone
     blocked_since: datetime | None = None
     is_stuck: bool = False  # True if it cannot start, False if its nodes are gone
-    given_up: str = ""  # the reason it was given up
-    stall: Stall | None = None  # the stall it was given up for
+    reason_to_give_up: str = ""  # "": it is not given up
+    stall: Stall | None = None  # the stall that is this reason, if any
     cancelled_at: datetime | None = None
 
     def update(self, status: JobStatus, now: datetime) -> None:
         """Update the phase of a job. Time in which it was suspended does not count."""
-        if status.state == "SUSPENDED" and not self.given_up:
+        if status.state == "SUSPENDED" and not self.reason_to_give_up:
             self.phase_since += now - self.last_seen
         self.last_seen = now
         if status.phase is not self.phase:
@@ -394,7 +406,7 @@ class Watch:
         now: datetime,
         progress: LogProgress | None = None,
     ) -> PollDecision:
-        """Decide about a job after a poll.
+        """Decide whether a job continues, has ended, or must be cancelled.
 
         `status` is None if the poll returned no status, `progress` if the log was not
         read.
@@ -409,19 +421,21 @@ class Watch:
         if status.phase is Phase.ENDED:
             explained = self._explain_ended(job, status, memory, progress)
             return PollDecision(explained, ended=True)
-        if status.phase is Phase.WAITING:
+        if status.phase is Phase.WAITING:  # also after a requeue
             self._stalls.forget(job)
         elif progress is not None:
             stall = self._stalls.observe(job, status, progress, now)
             status = replace(status, stall=stall)
             stall_to_cancel = self._stalls.find_stall_to_cancel(job, progress)
-            if stall_to_cancel and not memory.given_up:
-                memory.given_up = describe_stall(stall_to_cancel)
+            if stall_to_cancel and not memory.reason_to_give_up:
+                memory.reason_to_give_up = describe_stall(stall_to_cancel)
                 memory.stall = stall_to_cancel
-        if not memory.given_up:
-            memory.given_up = self._find_give_up_reason(job, status, memory, now)
+        if not memory.reason_to_give_up:
+            memory.reason_to_give_up = self._find_give_up_reason(
+                job, status, memory, now
+            )
             memory.stall = status.stall
-        if not memory.given_up:
+        if not memory.reason_to_give_up:
             return PollDecision(status)
         return self._cancel_job(job, replace(status, stall=memory.stall), memory, now)
 
@@ -432,18 +446,24 @@ class Watch:
         memory: _JobMemory,
         progress: LogProgress | None,
     ) -> JobStatus:
-        """Add our reason for cancelling an ended job, or its stall, to its status."""
+        """Complete the status of an ended job, and return it.
+
+        Adds our reason if we cancelled the job, and its stall if it hung.
+        """
         if status.state == "TIMEOUT":
             final_stall = self._stalls.find_final_stall(job, status, progress)
             return replace(status, stall=final_stall)
-        # a stalled job that an earlier session cancelled
+        # if an earlier session cancelled a stalled job, only its stall was recorded
         recorded_stall = job.status.stall if job.status else None
         if recorded_stall and not recorded_stall.cancelled:
             recorded_stall = None
-        reason = memory.given_up or self._cancelled_allocations.get(job.job_id, "")
+        # an allocation was cancelled because of a run in it
+        cancelled_with_run = self._cancelled_allocations.get(job.job_id, "")
+        reason = memory.reason_to_give_up or cancelled_with_run
         if not reason and recorded_stall:
             reason = describe_stall(recorded_stall)
-        if not reason or status.state != "CANCELLED":  # not cancelled by us
+        was_cancelled_by_us = bool(reason) and status.state == "CANCELLED"
+        if not was_cancelled_by_us:
             return status
         stall = memory.stall or recorded_stall
         return replace(_mark_ended_by_us(status, reason), stall=stall)
@@ -463,9 +483,10 @@ class Watch:
     def _decide_unknown(
         self, job: Job, memory: _JobMemory, now: datetime
     ) -> PollDecision:
-        """Decide about a job without a record.
+        """Decide about a job that the scheduler does not know.
 
-        That is normal right after its submission and at its end; later the job is lost.
+        This is normal right after its submission and at its end. A job that stays
+        unknown for too long is lost.
         """
         if (now - memory.last_seen).total_seconds() < self._limits.lost_seconds:
             return PollDecision(job.status)
@@ -513,8 +534,8 @@ class Watch:
     ) -> str:
         """Return the reason a waiting job will never start, or "".
 
-        The reason must persist for some time. Jobs on given nodes are also blocked if
-        these nodes are unavailable.
+        Either the scheduler can never start the job (it is stuck), or the job needs
+        certain nodes, and these are unavailable. The reason must persist for some time.
         """
         scheduler = load_scheduler(job.spec.via)
         is_node_job = job.spec.purpose in BESIDE
@@ -523,8 +544,9 @@ class Watch:
         is_stuck = bool(reason)
         if not is_stuck and (is_node_job or is_trial):
             reason = scheduler.explain_unavailable(status, reserved=is_node_job)
-        # a reason of the other kind starts a new time
-        since = memory.blocked_since if memory.is_stuck is is_stuck else None
+        # the time starts anew if the kind of reason changes
+        is_same_kind = memory.is_stuck is is_stuck
+        since = memory.blocked_since if is_same_kind else None
         memory.is_stuck = is_stuck
         if not reason:
             memory.blocked_since = None
@@ -546,17 +568,17 @@ class Watch:
             memory.cancelled_at, memory.phase_since = now, now
             if job.spec.allocation:
                 self._cancelled_allocations[job.scheduler_id] = (
-                    f"cancelled by pytest for job {job.job_id} in it: {memory.given_up}"
+                    f"cancelled by pytest for job {job.job_id} in it: {memory.reason_to_give_up}"
                 )
             return PollDecision(status, cancel=True)
         if (now - memory.phase_since).total_seconds() >= self._limits.lost_seconds:
-            text = f"{memory.given_up}; it could not be cancelled and is still {status.state}"
+            text = f"{memory.reason_to_give_up}; it could not be cancelled and is still {status.state}"
             command = load_scheduler(job.spec.via).format_cancel([job.scheduler_id])
             if command:
                 text += f": {command}"
             # without its stall: the job may still run, so it must not be retried
-            given_up = replace(status, phase=Phase.ENDED, stall=None)
-            return PollDecision(_mark_ended_by_us(given_up, text), ended=True)
+            final_status = replace(status, phase=Phase.ENDED, stall=None)
+            return PollDecision(_mark_ended_by_us(final_status, text), ended=True)
         is_due = (now - memory.cancelled_at).total_seconds() >= CANCEL_AGAIN_SECONDS
         if is_due:
             memory.cancelled_at = now
@@ -629,7 +651,10 @@ def explain_job_end(job: Job) -> JobEnd:
 
 
 def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
-    """True if a status has changes worth recording."""
+    """True if a status has changes worth recording.
+
+    Values that change with every poll, such as the elapsed time, are ignored.
+    """
     if old is None or new is None:
         return new is not old
     return drop_passing(old) != drop_passing(new)
@@ -652,9 +677,9 @@ def _mark_ended_by_us(status: JobStatus, text: str) -> JobStatus:
 
 def _describe_lost(job: Job, limits: Limits) -> str:
     """Describe a job whose scheduler has had no record of it for too long."""
-    missing = (
+    problem = (
         f"job {job.job_id} has had no record for {format_duration(limits.lost_seconds)}"
     )
     if job.status and job.status.phase is Phase.RUNNING:
-        return f"{missing}, though it ran: the record was purged or lost. Only its log can show how it ended"
-    return f"{missing}: the record was purged, or the job belongs to another cluster. Only its log can show whether it ran"
+        return f"{problem}, though it ran: the record was purged or lost. Only its log can show how it ended"
+    return f"{problem}: the record was purged, or the job belongs to another cluster. Only its log can show whether it ran"
