@@ -185,11 +185,11 @@ def stop_jobs(
     """
     try:
         # runs in an allocation are not counted in addition to it
-        submitted = sum(
+        job_count = sum(
             bool(job.job_id) and not job.spec.allocation for job in journal.list_live()
         )
         if launch.keep_jobs:
-            kept_text = f"{formatting.count_noun(submitted, 'job')} left running"
+            kept_text = f"{formatting.count_noun(job_count, 'job')} left running"
             return f"{kept_text}. Resume session {journal.session} with --llmb-resume; {describe_running(journal, launch, host)}"
         host.tell("llmbench: stopped; cancelling the jobs of this session ...")
         uncancelled = engine.cancel()
@@ -203,15 +203,16 @@ def stop_jobs(
         return f"{error}\n{describe_running(journal, launch, host)}"
     if uncancelled:
         return f"could not be cancelled: {formatting.join_first(uncancelled)}; {describe_running(journal, launch, host)}"
-    # if the jobs ended between two polls, their runs can be judged
-    if not submitted and journal.list_jobs():
-        is_trial = launch.purpose in TRIALS  # each run decides the next run
+    # all jobs ended between two polls: their runs can be judged
+    if not job_count and journal.list_jobs():
+        # an A/B or a search cannot only be collected: each run decides the next run
+        is_trial = launch.purpose in TRIALS
         command = format_resume_command(
             journal.session, host.command, collect=not is_trial
         )
         action = "resume" if is_trial else "judge"
         return f"no job of session {journal.session} was running. To {action} it, run\n  {command}"
-    return f"{formatting.count_noun(submitted, 'job')} cancelled, {describe_used(journal.list_jobs())}"
+    return f"{formatting.count_noun(job_count, 'job')} cancelled, {describe_used(journal.list_jobs())}"
 
 
 def report_running_jobs(journal: Journal, launch: LaunchSettings, host: Host) -> None:

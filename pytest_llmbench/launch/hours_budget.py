@@ -155,6 +155,7 @@ class HoursBudget:
         new_hours = sum(new_estimates.values())
         reserved_hours = sum(self._reserved.values())
         if new_estimates and self._exceeds(reserved_hours + new_hours):
+            # an allocation is no run, and costs nothing in addition to the runs in it
             purposes = [purpose for _case, purpose, _attempt, _repeat in new_estimates]
             runs = sum(purpose != Purpose.ALLOCATION for purpose in purposes)
             verb = "takes" if runs == 1 else "take"

@@ -375,6 +375,7 @@ class LaunchSession:
         for line in format_budget(plan.jobs, plan.limit, reruns, plan.runs):
             self.host.tell(line)
         hours_with_reruns = estimate_most((job.spec for job in plan.jobs), reruns)
+        # for an A/B or a search, only `plan.hours` counts all runs
         most_hours = max(hours_with_reruns, plan.hours)
         return PlannedHours(plan.hours, most_hours, plan.limit)
 

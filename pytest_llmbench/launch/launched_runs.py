@@ -357,9 +357,9 @@ class LaunchedRuns:
         confirmations: Sequence[Run] = (),
         confirmed_nodes: Collection[str] = (),
     ) -> NodeFinding:
-        """Compare the nodes of the runs of a verdict.
+        """Find slow and suspect nodes by comparing the judged runs of a verdict.
 
-        `nodes` are by run id. `confirmations` are runs on suspect nodes, which are not
+        `nodes` are the nodes of each run, by run id. `confirmations` are runs on suspect nodes, which are not
         judged. `confirmed_nodes` are the nodes that the history and a confirmation show
         to be slow.
         """
@@ -409,7 +409,7 @@ class LaunchedRuns:
                 )
             except HistoryError as error:
                 return Confirmation(False, str(error), seconds)
-            if comparison:
+            if comparison:  # else the history has no comparable days
                 slowdown, is_confirmed = comparison
                 difference = formatting.format_difference(1 + slowdown)
                 text = f"{difference} in {job_text}"

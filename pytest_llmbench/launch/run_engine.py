@@ -134,6 +134,7 @@ class RunEngine:
 
         A confirmation run that the remaining GPU-hours do not cover is dropped.
         """
+        # in a resumed session, ended confirmation runs may have started the first runs
         if not self._has_begun:
             for identity, (job, suspect) in list(self._confirmations.items()):
                 configuration = self._configurations[suspect.case]
@@ -239,9 +240,10 @@ class RunEngine:
                 self._judge_runs(configuration)
             elif self._start(configuration, step):
                 return list(step.runs)
-            else:  # apply the policy again, which now must decide without these runs
+            else:
+                # the runs cannot start: the policy must decide without them, and without
+                # retries. If a new run could not start, no other new run can.
                 is_retry = step.runs[0].attempt > 1
-                # a refused retry forbids only retries, a refused new run also new runs
                 configuration.history = dataclasses.replace(
                     configuration.history, may_retry=False, may_start=is_retry
                 )
@@ -284,9 +286,10 @@ class RunEngine:
             )
             if not self._reserve(configuration, step.runs, note_if_refused):
                 return False
-        if step.releases:
+        if step.releases:  # the runs get another allocation, or are separate jobs
             self._release(configuration.history.spec.case_id)
         history = configuration.history.with_planned(step.runs)
+        # too few other nodes: from now on, repeats may reuse nodes of earlier runs
         any_nodes = history.any_nodes or step.on_excluded_nodes
         configuration.history = dataclasses.replace(history, any_nodes=any_nodes)
         return True
@@ -546,6 +549,7 @@ def _describe_job(
         nodes=get_nodes(job),
         step_seconds=_find_step_seconds(ended, result),
         text=job.problem or ended.end.text,
+        # a measured run leaves only its log
         files=files if job.spec.purpose is not Purpose.MEASURE else (),
         submission=job.submission,
         ended_by=status.ended_by if status else EndedBy.OTHERS,

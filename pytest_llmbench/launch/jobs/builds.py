@@ -118,7 +118,7 @@ class Builder:
         has_same_checkout = record.checkout == _read_creation_time(checkout)
         if not (has_same_command and has_same_checkout):
             return False
-        has_failed = 0 < exit_code <= KILLED
+        has_failed = 0 < exit_code <= KILLED  # neither a success nor killed
         is_own_failure = has_failed and record.session == self._session
         return exit_code == 0 or is_own_failure
 

@@ -142,9 +142,9 @@ class Engine:
     ) -> None:
         """Submit jobs and their follow-ups, and return when all have ended.
 
-        `begin` returns the jobs to submit first, if not all of `specs`. `on_job_end`
-        may get a job of status UNKNOWN, whose record was lost: only its log shows how
-        it ended. Raises LaunchError if a scheduler does not answer for too long; its
+        `begin`, if given, returns the jobs to submit first, in place of `specs`.
+        `on_job_end` may get a job of status UNKNOWN, whose record was lost: only its log
+        shows how it ended. Raises LaunchError if a scheduler does not answer for too long; its
         jobs keep running.
         """
         self._on_job_end = on_job_end
@@ -162,7 +162,7 @@ class Engine:
         Jobs that ended are passed to `on_job_end` again, running jobs are followed, and
         only jobs that were certainly not submitted are submitted. `specs` contain the
         secrets, which the journal does not store, and configurations that the session
-        had not reached.
+        had not reached. `begin` as for `run`.
         """
         self._on_job_end = on_job_end
         for job in self._restore_jobs(specs):
@@ -296,9 +296,10 @@ class Engine:
     # --- submitting -------------------------------------------------------------------
 
     def _enqueue(self, jobs: Iterable[NextJob]) -> None:
-        """Queue jobs for submission, except those that a resumed session already has.
+        """Queue jobs for submission, except jobs that a resumed session made before.
 
-        Raises ValueError if this session already has such a job.
+        Raises ValueError for a job that was queued before in this process: each job must
+        have its own attempt or repeat number.
         """
         for job in jobs:
             self._schedulers.find(job.spec)  # raises if there is no such scheduler

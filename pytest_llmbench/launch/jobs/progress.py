@@ -249,6 +249,7 @@ def wrap_line(line: str, first: str = "") -> str:
     `first` is the indent of the first line; further lines are indented by INDENT.
     """
     text = escape(line)
+    # fill returns "" for a blank line
     return (
         textwrap.fill(
             text,

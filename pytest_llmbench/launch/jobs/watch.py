@@ -136,8 +136,9 @@ class StallWatch:
     def find_stall_to_cancel(self, job: Job, progress: LogProgress) -> Stall | None:
         """Return the stall of a running job that must be cancelled, or None.
 
-        Only time observed by this session counts towards the limit, because the clock
-        of a file system may differ.
+        A stalled job is cancelled after CANCEL times its limit. This session must have
+        observed at least one limit of that time: the time before is computed from the
+        clock of the file system, which may differ.
         """
         if progress.problem or not self._limits.cancels:
             return None
@@ -377,7 +378,7 @@ class _JobMemory:
     blocked_since: datetime | None = None
     is_stuck: bool = False  # True if it cannot start, False if its nodes are gone
     reason_to_give_up: str = ""  # "": it is not given up
-    stall: Stall | None = None  # the stall that is this reason, if any
+    stall: Stall | None = None  # its stall when it was given up, if any
     cancelled_at: datetime | None = None
 
     def update(self, status: JobStatus, now: datetime) -> None:
@@ -633,7 +634,7 @@ class Absence:
 
 def explain_job_end(job: Job) -> JobEnd:
     """Explain the end of a job: refused, ended by us, lost, or reported."""
-    if job.submission is SubmissionState.STOPPED:
+    if job.submission is SubmissionState.STOPPED:  # before it was submitted
         return JobEnd(Blame.CANCELLED, job.problem)
     if job.refused:
         return JobEnd(Blame.RUN, job.problem)
