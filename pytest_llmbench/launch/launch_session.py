@@ -258,6 +258,7 @@ class LaunchSession:
             jobs=tuple(jobs),
             skipped=skipped,
             hours=sum(job.spec.gpu_hours for job in jobs),
+            # a session that only collects submits nothing
             limit=0.0 if self.launch.collect else self.planner.limit,
             runs=runs,
             variants=variants,
@@ -649,7 +650,7 @@ class LaunchSession:
             self.past or {},
         )
         results |= with_efficiencies(judged, self.catalog.configurations).results
-        # configurations of this session without a result: an interrupt came before their
+        # configurations without a result: the session was interrupted before their
         # submission
         unjudged_cases = (self._cases & results.keys()) - judged.by_id.keys()
         for case_id in sorted(unjudged_cases):

@@ -159,8 +159,8 @@ class LaunchedRuns:
         problem = _find_problem([*ended_before, ended])
         ended = dataclasses.replace(ended, problem=problem)
         if run and end.blame is Blame.INFRASTRUCTURE:
-            failed = self.list_failed_nodes(job, run)
-            ended = dataclasses.replace(ended, failed_nodes=failed)
+            failed_nodes = self.list_failed_nodes(job, run)
+            ended = dataclasses.replace(ended, failed_nodes=failed_nodes)
         if run is None or ended.problem:
             return ended
         if job.spec.purpose in TRIALS:
@@ -173,7 +173,7 @@ class LaunchedRuns:
         return ended
 
     def _explain_end(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
-        """Complete the end of a failed job with the last error line of its log.
+        """Complete the end of a failed job with the error line or last line of its log.
 
         If the log blames the infrastructure, the run is not to blame.
         """
@@ -359,9 +359,9 @@ class LaunchedRuns:
     ) -> NodeFinding:
         """Find slow and suspect nodes by comparing the judged runs of a verdict.
 
-        `nodes` are the nodes of each run, by run id. `confirmations` are runs on suspect nodes, which are not
-        judged. `confirmed_nodes` are the nodes that the history and a confirmation show
-        to be slow.
+        `nodes` are the nodes of each run, by run id. `confirmations` are runs on suspect
+        nodes, which are not judged. `confirmed_nodes` are the nodes that the history and
+        a confirmation show to be slow.
         """
         evidence = result.pick_deciding(self._evidence[result.case.key])
         measured_confirmations = [

@@ -144,8 +144,8 @@ class Engine:
 
         `begin`, if given, returns the jobs to submit first, in place of `specs`.
         `on_job_end` may get a job of status UNKNOWN, whose record was lost: only its log
-        shows how it ended. Raises LaunchError if a scheduler does not answer for too long; its
-        jobs keep running.
+        shows how it ended. Raises LaunchError if a scheduler does not answer for too
+        long; its jobs keep running.
         """
         self._on_job_end = on_job_end
         self._enqueue(begin() if begin else map(NextJob, specs))
@@ -198,6 +198,7 @@ class Engine:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
         live_numbers = {job.number for job in self._journal.list_live()}
+        # jobs that were never made are planned again
         jobs = [
             self._restore_secrets(job)
             for job in self._journal.list_jobs()
@@ -316,10 +317,11 @@ class Engine:
 
         Jobs that may have been submitted already come before the queued jobs.
         """
-        for _ in range(len(self._unconfirmed)):
+        for _ in range(len(self._unconfirmed)):  # each of them at most once
             job = self._unconfirmed.popleft()
             # a scheduler that did not answer is asked again after a pause
-            if not self._find_absence(job.spec).is_silent or self._is_poll_due():
+            is_silent = self._find_absence(job.spec).is_silent
+            if not is_silent or self._is_poll_due():
                 self._recover(job)
                 return True
             self._unconfirmed.append(job)
