@@ -31,7 +31,7 @@ def measure_cost(job: Job) -> JobCost:
     """Compute the GPU-hours that an ended job used.
 
     A start of unknown length counts as 0 hours, and the cost is marked as not exact. A
-    run inside an allocation costs nothing, because the allocation is counted. The
+    run in an allocation costs nothing, because the whole allocation is counted. The
     `loss` of the cost is None; the caller determines it.
     """
     spec, status = job.spec, job.status
@@ -155,7 +155,7 @@ class HoursBudget:
         new_hours = sum(new_estimates.values())
         reserved_hours = sum(self._reserved.values())
         if new_estimates and self._exceeds(reserved_hours + new_hours):
-            # an allocation is no run, and costs nothing in addition to the runs in it
+            # the message counts runs: an allocation is not a run
             purposes = [purpose for _case, purpose, _attempt, _repeat in new_estimates]
             runs = sum(purpose != Purpose.ALLOCATION for purpose in purposes)
             verb = "takes" if runs == 1 else "take"
@@ -240,8 +240,9 @@ class HoursBudget:
     def _estimate_hours(self, spec: JobSpec) -> float:
         """Estimate the GPU-hours of a job.
 
-        An allocation costs nothing in addition to the runs in it. A run in an
-        allocation needs at least as long as the longest run so far.
+        The estimate of an allocation is 0: the runs in it are estimated one by one.
+        (`measure_cost` does the reverse for used hours.) A run in an allocation needs at
+        least as long as the longest run so far.
         """
         if spec.purpose is Purpose.ALLOCATION:
             return 0.0

@@ -247,7 +247,7 @@ class LaunchSession:
             self.planner.schedulers,
             submitted,
         )
-        runs = recorded.get("runs", {})  # the most runs by configuration id
+        runs = recorded.get("runs", {})  # by configuration id
         if variants:  # a search may have more builds now, and so more runs
             runs_now = count_trials(
                 variants, self.launch, self.planner.builds, allocations

@@ -211,6 +211,7 @@ class LaunchedRuns:
         self._launched_keys |= run.same_run_keys
         run = _hide_quotes(run, job.spec)
         self.has_unknown_secrets |= has_unknown_secrets(job.spec)
+        # if the log does not print the container image, that of the job
         environment = {**find_container_image(job.spec), **dict(run.found.environment)}
         found = dataclasses.replace(
             run.found,
@@ -270,8 +271,9 @@ class LaunchedRuns:
     ) -> JudgedConfigurations:
         """Return the results by configuration id, each with its evidence.
 
-        Configurations that were not judged get the evidence of their older runs. Only
-        its noise is used, so no acknowledged levels are applied to it.
+        Configurations that were not judged get the evidence of their older runs, as far
+        as the noise needs it: no acknowledged levels are applied, because the noise does
+        not depend on the level.
         """
         evidence = dict(self._evidence)
         unjudged = {key: () for key in results if key not in self._evidence}
@@ -296,15 +298,15 @@ class LaunchedRuns:
         ):
             # as a fraction: 0.05 for 5 %
             tolerance = select_tolerance(self.settings, baseline).factor - 1
-            launched = [
+            launched_measurements = [
                 measure(run, baseline, now, tolerance=tolerance) for run in runs
             ]
-            older = [
+            earlier_measurements = [
                 measurement
                 for measurement in older_measurements
                 if measurement.run.same_run_keys.isdisjoint(self._launched_keys)
             ]
-            by_baseline.append((*launched, *older))
+            by_baseline.append((*launched_measurements, *earlier_measurements))
         return tuple(by_baseline)
 
     def judge_invalid(
