@@ -215,11 +215,15 @@ class LineClocks:
         self._announced: dict[str, int] = {}
 
     def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
-        """Read the stamps and pauses of the records of a chunk."""
+        """Read the stamps of the records of a chunk, and find the pauses before them.
+
+        Only considers records with a possible time.
+        """
         seconds = collect_column(records, "seconds")
         possible = (seconds > 0) & (seconds < np.inf)
         if possible.any():
             stamps = collect_column(records, "stamp")
+            # the dialect reads no stamp of these: read the text before the record
             without_stamp = np.flatnonzero(np.isnan(stamps) & possible)
             if len(without_stamp):
                 stamps[without_stamp] = self._read_stamps(
@@ -243,14 +247,16 @@ class LineClocks:
     def _read_stamps(self, chunk: ByteChunk, offsets: Sequence[int]) -> Sequence[float]:
         """Return the stamps before the records at `offsets`, NaN if missing.
 
-        Also adds them to `stamps`.
+        Also adds them to `self.stamps`. A stamp without a year or a day starts again
+        after a year or a day (`_PERIODS`). It is unwrapped, so that stamps never fall
+        back by a period.
         """
         prefixes = [_cut_prefix(chunk, offset) for offset in offsets]
         if not any(prefixes):
             return [NAN] * len(offsets)
         stamps, self._kind = read_stamps(prefixes, self._kind)
         period = 0.0 if self._kind is None else _PERIODS[self._kind]
-        if period:  # unwrap from the last stamp of the chunk before
+        if period:  # the format may also start again between two chunks
             _, *stamps = _unwrap([self._last_stamp, *stamps], period)
             self._last_stamp = next(
                 (stamp for stamp in reversed(stamps) if not math.isnan(stamp)),
@@ -271,9 +277,11 @@ class LineClocks:
         seconds: Floats,
         stamps: Floats,
     ) -> None:
-        """Find the pauses before records of one rank.
+        """Find the pauses before records of one rank, and remember the last record.
 
-        The records have times and stamps.
+        A pause is a gap between two records that is longer than their steps and in
+        which the log mentions an evaluation or a save. All records have a time and a
+        stamp.
         """
         before = self._last.get(rank)
         steps = collect_column(records, "step", np.int64)
@@ -287,6 +295,7 @@ class LineClocks:
             row = gap + first_row
             record = records[row]
             announced = 0
+            # `begin` is the end of the record before the gap
             if gap == 0 and before:
                 begin = max(0, before.stop - chunk.offset)
                 if before.stop < chunk.offset + chunk.start:
@@ -310,7 +319,7 @@ class LineClocks:
 
         They precede the rank's first step in the next chunk.
         """
-        if chunk.whole or not self._last:
+        if chunk.whole or not self._last:  # no next chunk, or no step yet
             return
         begin = max(chunk.stop - TAIL_BYTES, chunk.start)
         # the last offset of each kind, -1 if not announced
@@ -403,9 +412,10 @@ def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
         before, record = records[index - 1], records[index]
         steps = record.step - before.step
         if record.stamp >= before.stamp / 2 + usual_seconds * steps:
-            continue  # the clock of the machine was set
+            continue  # fell by less than half: the machine's clock was set back
         text = f"step {record.step} at {record.stamp:g} s, step {before.step} at {before.stamp:g} s"
         tally.add(DropReason.CLOCK_RESTARTED, record.origin.line, text)
+        # otherwise the clock restarted after the step before
         if record.stamp + record.resolution >= FASTER * usual_seconds * steps:
             with_starts[index] = record._replace(since=(before.step, 0.0))
     return with_starts
@@ -478,6 +488,7 @@ def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
     that cannot be real: the clock went back, or the printed rate did not change. Other
     jumps are kept.
     """
+    # most logs have no jump
     stamps = [record.stamp for record in records]
     if all(0 <= after - before < HOUR - SLACK for before, after in pairwise(stamps)):
         return 0, 0.0
@@ -490,15 +501,17 @@ def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
         for index, seconds in enumerate(passed, 1)
         if not 0 <= seconds < HOUR - SLACK and not math.isnan(seconds)
     ]
-    if len(jumps) != 1:
+    if len(jumps) != 1:  # the clock is set once at most
         return 0, 0.0
     (index,) = jumps
     jump = math.copysign(HOUR, passed[index - 1])
     passed_elsewhere = [*passed[: index - 1], *passed[index:]]
     usual_seconds = _estimate_gap(passed_elsewhere, records, index)
     seconds_without_jump = passed[index - 1] - jump
+    # With long steps, a jump of an hour cannot be distinguished from their time.
     slack = SLACK + usual_seconds
     is_likely = slack < HOUR / 3 and abs(seconds_without_jump - usual_seconds) <= slack
+    # A jump forward may be a real pause: then the printed rate is lower.
     if not is_likely or (jump > 0 and not _prints_usual_rate(records, index)):
         return 0, 0.0
     return index, jump

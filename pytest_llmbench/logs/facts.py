@@ -96,6 +96,7 @@ class StartTime:
         if not self.is_open:
             return
         for time in iterate_timestamps(chunk):
+            # a stale time is replaced by this one, which is then examined itself
             self.is_open = self.time is None or time - self.time > STALE
             if not self.is_open:
                 return
@@ -127,6 +128,7 @@ def _begins_record(chunk: ByteChunk, offset: int) -> bool:
     """
     prefix = chunk.text[max(0, offset - REACH_BACK) : offset]
     begin = find_line_begin(prefix, 0, len(prefix))
+    # the line begins before the visible prefix: HEAD cannot match from its beginning
     in_long_line = begin == 0 and chunk.offset + offset > REACH_BACK
     return bool(
         (not in_long_line and HEAD.fullmatch(prefix, begin))
@@ -146,7 +148,7 @@ class Versions:
     def add(self, hit: Hit) -> None:
         """Add the versions at a marker.
 
-        Ignores markers far into the log, which another run may have printed.
+        `VERSIONS` ignores markers far into the log, which another run may have printed.
         """
         for row, values in VERSIONS.read(hit):
             if self._values.setdefault(row, values) != values:
@@ -179,9 +181,11 @@ MOST_VALUES = 20
 def drop_unmatched(
     text: bytes, matches: Iterable[tuple[int, bytes]]
 ) -> list[tuple[int, bytes]]:
-    """Drop the markers on lines that do not match the marker's pattern.
+    """Drop frequent markers whose pattern does not match at their offset.
 
-    Checks the markers of DECISIVE_PATTERNS and of profilers. Reading each line instead takes twenty times as long.
+    Checks the markers of DECISIVE_PATTERNS and of profilers, and keeps all others.
+    Without this check each of their lines would be read, which takes twenty times as
+    long.
     """
     return [
         (offset, marker)
@@ -229,7 +233,7 @@ class Preamble:
             self.is_open, self._begin = True, offset
 
     def lock(self) -> None:
-        """Begin no more spans in this chunk."""
+        """Ignore further calls of `reopen` for this chunk."""
         self._locked = True
 
     def finish(self, chunk: ByteChunk) -> list[tuple[int, int]]:
@@ -302,7 +306,10 @@ class Statements:
         self._counter = LineCounter()
 
     def add(self, hit: Hit) -> None:
-        """Add the statements at a marker."""
+        """Add the statements at a marker.
+
+        Ignores a marker that its line has already contained MOST_IN_LINE times.
+        """
         if hit.marker != _PROFILED and not self._counter.admit(hit):
             return
         table = PROFILER if hit.marker == _PROFILED else EARLY
@@ -317,13 +324,13 @@ class Statements:
     def add_to_segments(
         self, segments: Sequence[Segment], starts: Sequence[int]
     ) -> tuple[Segment, ...]:
-        """Add to each segment the statements after the previous segment and before its
-        steps.
+        """Add to each segment the statements that apply to it.
 
-        A profiler's statement may also be among the steps. A field without a statement
-        there keeps its earlier values: a launcher may print them once for several
-        processes. `starts` are the lines of process starts, ascending: a profiler
-        belongs to the process that started last.
+        These are the statements between the end of the previous segment and the first
+        step. A field without a statement between these lines keeps its earlier values:
+        a launcher may print them once for several processes. A profiler's statement may
+        also be among the steps: it belongs to the process that started last. `starts`
+        are the lines of process starts, ascending.
         """
         if not self._statements:
             return tuple(segments)
@@ -333,6 +340,7 @@ class Statements:
             is_profiler = statement.field == StatedField.PROFILER
             (profiler if is_profiler else others).append(statement)
         carried = _CarriedStatements(others)
+        # the lines of each segment's process: from its start to the next start
         process_starts = [
             _find_start(starts, before, after) for before, after in pairwise(segments)
         ]
@@ -368,6 +376,7 @@ class _CarriedStatements:
         replace earlier statements of the same field.
         """
         self._add_up_to(end)
+        # Statements after `end` are carried by the next call.
         stop = bisect_right(self._statements, first_line, lo=self._index, key=_get_line)
         replaced: dict[StatedField, dict[str, Statement]] = {}
         for statement in self._statements[self._index : stop]:
@@ -503,7 +512,10 @@ class CheckpointLines:
         return Checkpoints(tuple(records), self._unread)
 
     def _is_dispatch(self, meaning: Meaning) -> bool:
-        """True if a save of this meaning only dispatches the checkpoint."""
+        """True if the time of a save covers only the start of an asynchronous write.
+
+        Some lines have this meaning only in one mode, which other lines state.
+        """
         if meaning is Meaning.STAGING_UNLESS_SYNCHRONOUS:
             return self._modes != {Meaning.SYNCHRONOUS}
         return (
@@ -548,7 +560,7 @@ _GET_LINE = itemgetter(0)
 
 TRAINING_MARKERS = (*BAD_VALIDATIONS.markers, *SKIPPED_UPDATES.markers)
 
-# Bytes before a text near a step that its pattern may match.
+# Bytes before a marker of SKIP_COUNT_ROWS in which the match of its pattern may begin.
 BEFORE_TEXT = 300
 
 
@@ -570,7 +582,12 @@ class TrainingLines:
             self._bad_validations.append(hit.line)
 
     def add_skips_near_step(self, hit: Hit) -> None:
-        """Add the counts of skipped updates on the line of a step, or shortly before."""
+        """Add the skipped updates printed on the line of a step, or shortly before.
+
+        The line prints either the number of all skipped updates so far, or that the
+        update of this step was skipped. If printed several times, the last one counts.
+        """
+        # Some frameworks print the number on a line above the step, as DeepSpeed does.
         begin = max(0, hit.start - REACH_BACK)
         end = find_line_stop(hit.text, hit.start, hit.end)
         for row in SKIP_COUNT_ROWS:
@@ -580,12 +597,14 @@ class TrainingLines:
             matches = compile_pattern(row.pattern).finditer(
                 hit.text, max(begin, offset - BEFORE_TEXT), end
             )
-            for match in deque(matches, maxlen=1):  # the last one
+            for match in deque(matches, maxlen=1):  # the last match, if there is one
                 count = row.convert(match)
-                if count.total is not None:  # all skipped updates so far
+                prints_total = count.total is not None
+                if prints_total:
                     self._counts.append((hit.line, count))
                     continue
-                # this step was skipped; each line counts once
+                # The update of this step was skipped. Each line counts once, although
+                # it may contain several markers.
                 is_on_line = b"\n" not in hit.text[match.start() : hit.start]
                 is_counted = self._skips[-1:] == [hit.line]
                 if is_on_line and not is_counted:
@@ -641,7 +660,7 @@ class TrainingLines:
 
     def _add_skip(self, line: int, update: SkippedUpdate) -> None:
         """Add a skipped update, once if every rank prints it."""
-        if update.rank is not None:
+        if update.rank is not None:  # only the rank that printed the first one counts
             self._rank = self._rank or update.rank
             if update.rank != self._rank:
                 return
@@ -683,7 +702,8 @@ def _count_skipped(
     rows = _find_rows(steps, [line for line, _ in counts])
     np.maximum.at(totals, rows, [count.total or 0 for _, count in counts])
     since_start = np.maximum.accumulate(totals)
-    return np.minimum(np.diff(since_start, prepend=0.0), most)
+    since_before = np.diff(since_start, prepend=0.0)  # the first record counts from 0
+    return np.minimum(since_before, most)
 
 
 # --- all collectors ----------------------------------------------------------------

@@ -64,7 +64,8 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
     """Return the factor of the letters after a number, such as 1000 for K.
 
     Returns None if the letters are ambiguous. `unit` is the unit of the group
-    `seconds`. `expected` is true if the pattern contains the first letter.
+    `seconds`. `expected` is true if the pattern itself contains the first letter after
+    the group, so that the letter is no abbreviation.
     """
     if not letters:
         return 1.0
@@ -146,7 +147,7 @@ class TimeNotation:
         self._interval = definition.averages == TimesOf.INTERVAL
         self._shapes: Counter[int] = Counter()  # see `_get_shape`
         self._units: Counter[str] = Counter()
-        # by offset of the record: the unit, if it is not that of the definition
+        # by offset of the record: the printed unit if the definition has another one
         self._other_unit: dict[int, str] = {}
         # by offset of the record: the shape of a time at the end of its line
         self._line_ends: dict[int, int] = {}
@@ -241,8 +242,9 @@ class TimeNotation:
 def is_running_average(records: Sequence[StepRecord]) -> bool:
     """True if the times are means since the first step.
 
-    A slow first step then decays like 1/step. Only the second half is tested, because
-    single times are level there. False if inconclusive.
+    The extra time of a slow first step then decays like 1/step. Only the second half of
+    the run is tested, because times of single steps no longer fall there. False if
+    inconclusive.
     """
     timed = [record for record in records if record.possible]
     if len(timed) < FEWEST_TIMES:
@@ -294,7 +296,7 @@ def read_line_time(
     scales: Mapping[str, float],
     unit: str,
 ) -> LineTime | None:
-    """Read the time of a line from one row of TIME_GROUPS (`timed`).
+    """Read the time of a line from its groups `timed`, one row of TIME_GROUPS.
 
     `values` contains the numbers without letters, and the texts of `stamp` and `unit`;
     `scales` the factors of the letters. `unit` applies to a line without a unit.

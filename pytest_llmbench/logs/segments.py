@@ -193,6 +193,7 @@ def split_attempts(
     attempts: list[SegmentDraft] = []
     repeats = Tally()
     for index, record in enumerate(records):
+        # a late record is followed by the later steps within these
         following = records[index + 1 : index + 2 + LATE_STEPS]
         if not attempts or _starts_attempt(attempts[-1], record, following, boundaries):
             attempts.append(SegmentDraft(rank, record, record, record.step))
@@ -209,6 +210,7 @@ def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentD
     """
 
     def get_preference(draft: SegmentDraft) -> tuple[int, tuple[int, ...], int]:
+        """Sort the preferred rank first: the most possible steps, the lowest rank."""
         return -draft.possible_steps, get_rank_order(draft.rank), draft.begin
 
     kept: list[SegmentDraft] = []
@@ -221,6 +223,7 @@ def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentD
         else:
             index = bisect_left(kept, attempt.begin, key=lambda draft: draft.begin)
             kept.insert(index, attempt)
+    # A rejected attempt may still replace a faster one, which is dropped instead.
     dropped = [_keep_slower(attempt, kept) for attempt in rejected]
     diverged: list[tuple[StepRecord, range]] = []
     for attempt in dropped:
@@ -342,15 +345,18 @@ def _starts_attempt(
         )
     if record.step == attempt.top:
         return False
-    # A gap is no evidence, since lines get lost. A step number that falls further than
-    # late records do is a restart.
+    # A step number that falls further than that of a late record is a restart. So is
+    # the first step again.
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
         return True
     return record.step not in attempt.kept and _repeats_steps(attempt, following)
 
 
 def _repeats_steps(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
-    """True if the next records repeat steps before a record passes the last step."""
+    """True if the next records repeat steps of an attempt, as after a restart.
+
+    Only records before the first new highest step count.
+    """
     for record in following:
         if record.step > attempt.top:
             return False
@@ -385,6 +391,7 @@ def _add_record(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None
     attempt.last = record
     attempt.total = attempt.total or record.total
     attempt.top = max(attempt.top, record.step)
+    # the names of the record's fields are the first names of the record before
     field_count = len(record.layout)
     if (
         0 < field_count < len(attempt.layout)

@@ -245,9 +245,10 @@ def get_printed_units(numbers: Sequence[bytes]) -> list[float]:
 
 @cache
 def _get_unit_of_shape(length: int, point: int) -> float:
-    """Return the unit of the last of `length` characters of a number.
+    """Return the unit of the last digit of a number that is `length` characters long.
 
-    `point` is the index of the decimal point, -1 if there is none.
+    `point` is the index of the decimal point, -1 if there is none. Example: 0.01 for
+    length 5 and point 2 (`12.39`).
     """
     decimals = length - 1 - point if point >= 0 else 0
     return _get_power_of_ten(-decimals)
@@ -425,7 +426,7 @@ def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
     totals = [total for total, _ in printed]
     digits = max((count for _, count in printed), default=0)
     with_tokens = []
-    before = 0  # index of the latest record with a sufficiently smaller total
+    before = 0  # index of the latest record whose total is smaller by `least_growth`
     for row, (record, total) in enumerate(zip(records, totals, strict=True)):
         least_growth = FEWEST_UNITS * get_significant_unit(total, digits)
         while before + 1 < row and total - totals[before + 1] >= least_growth:
@@ -457,7 +458,7 @@ FEWEST_REPEATS = 10
 def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
     """Return the preferred one of two records of the same step.
 
-    A possible time is preferred to an impossible one, then a precise record to a
+    A possible time is preferred to an impossible one, then a `precise` record to a
     progress bar. If the times contradict each other, the slower record is kept, so that
     no gate passes because of the faster one. If they agree, the first record is kept. A
     non-finite loss or gradient norm of either record is copied.

@@ -108,7 +108,8 @@ def _read_uncoloured(
         return None
     body = text[head.end() : stop]
     numbers = _read_numbers(body)
-    # The loss is the last required field.
+    # A line without its end is complete if it contains the last required field, the
+    # loss.
     if numbers is None or not (line_ends or FIELDS.by_name[LOSS].column in numbers):
         return TruncatedRecord(origin, text[start:stop])
     step, seconds = head.groups()
@@ -194,10 +195,10 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
 def _find_dispatched_range(seconds: Sequence[float]) -> tuple[int, int]:
     """Return the range of steps whose times are dispatch times only.
 
-    Returns the first index and the index after the last. Dispatched steps follow the
-    compiling steps; together they are at most FIRST_STEPS. They take less than FAST of
-    the next step and of the median of the later steps. A fast step later on is not
-    examined.
+    Returns the first index and the index after the last. The slow steps at the start
+    compile the program. The dispatched steps follow them; together they are at most
+    FIRST_STEPS. A dispatched step takes less than FAST of the next step, and of the
+    median of the later steps. A fast step later on is not examined.
     """
     later = [value for value in seconds[FIRST_STEPS:] if 0 < value < math.inf]
     if len(later) < FEWEST_LATER:
@@ -211,7 +212,7 @@ def _find_dispatched_range(seconds: Sequence[float]) -> tuple[int, int]:
         takewhile(lambda value: 0 < value < FAST * usual_seconds, seconds[first:])
     )
     after = first + len(fast)
-    if after > FIRST_STEPS:
+    if after > FIRST_STEPS:  # too many for a queue that fills
         return 0, 0
     is_dispatched = all(value < FAST * seconds[after] for value in fast)
     return (first, after) if is_dispatched else (0, 0)
@@ -240,6 +241,7 @@ def _read_numbers(text: bytes) -> dict[str, Any] | None:
     for field in filter(None, text.strip().split(b",")):
         name, colon, value = field.strip().partition(b": ")
         if name not in NUMBERS:
+            # before the loss, a text without a colon is a truncated field
             if not colon and LOSS not in printed:
                 return None
             continue

@@ -119,7 +119,8 @@ def _read_marker(
     """Parse a record without times.
 
     `consumed` of the result contains samples, `targets` the number in the field `step`,
-    `since` the time stamp, and `batch` the value of a size. Returns None for an evaluation result that is a finite number.
+    `since` the time stamp, and `batch` the value of a batch size or sequence length.
+    Returns None for an evaluation result that is a finite number.
     """
     number = _read_number(value)
     if kind == BAD_RESULT:
@@ -328,7 +329,8 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
     counts = [record.consumed for record in run if record.step == BLOCK]
     if not counts:
         return False
-    # 1 if a time has the samples since the start of the run, -1 if those of its block.
+    # 1 if a time has the samples since the start of the run, -1 if it has the samples
+    # of its block, 0 if both are equal or neither fits.
     votes = [
         int(stop.targets * batch == time.consumed) - int(stop.consumed == time.consumed)
         for time, stop in _pair_with_stops(run)
@@ -337,8 +339,9 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
         return sum(votes) > 0
     end = _find_last(run, RUN_ENDS)
     if end is not None and math.isfinite(end.consumed):
-        # Blocks would sum up to the samples of the run.
+        # The samples of blocks would add up to those of the run.
         return counts[-1] == end.consumed < sum(counts)
+    # 64, 128, 192, ...: samples since the start, after steps of 64 samples
     regular_counts = [counts[0] * (index + 1) for index in range(len(counts))]
     return len(counts) > STEP_TOLERANCE and counts == regular_counts
 
@@ -346,9 +349,10 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
 def _pair_with_stops(
     run: Sequence[StepRecord],
 ) -> Iterator[tuple[StepRecord, StepRecord]]:
-    """Yield the times of blocks, each with the `block_stop` of its block.
+    """Yield (time, stop) for each block: its time and its `block_stop` record.
 
-    The `block_stop` follows the time, or precedes it if an evaluation follows.
+    The `block_stop` follows the time, or precedes it if the block ends with an
+    evaluation.
     """
     time: StepRecord | None = None
     stop: StepRecord | None = None
@@ -423,9 +427,10 @@ def _list_single_walls(
 ) -> list[tuple[StepRecord, float]]:
     """Return single steps with their wall times since the step before.
 
-    Skips steps after an evaluation. Of many steps, a sample from the whole run is
-    returned.
+    Skips steps after an evaluation or a start. Of many steps, a sample from the whole
+    run is returned.
     """
+    # lines between two steps that take time themselves
     breaks = [
         record.origin.line for record in run if record.step in (EVALUATION, RUN_BEGINS)
     ]
@@ -479,8 +484,9 @@ def _number_singles(
 ) -> Iterator[StepRecord]:
     """Yield the records of single steps with their step numbers.
 
-    If the record also counts samples, `step` is the step number. Otherwise `step`
-    counts samples, or tokens if all numbers are multiples of the tokens per step.
+    If a record also has a count of samples, its field `step` is the step number.
+    Otherwise the field counts samples, or tokens if all numbers are multiples of the
+    tokens per step. Records that cannot be numbered are counted in the tally.
     """
     numbers = [record.targets for record in records if math.isnan(record.consumed)]
     step_tokens = batch * sequence
@@ -529,7 +535,7 @@ def _number_blocks(
         if record.step not in (BLOCK, BLOCK_FROM, BLOCK_TO):
             continue
         if record.step == BLOCK_TO and record.consumed % batch > 0:
-            continue  # a benchmark that counts epochs
+            continue  # `step` counts epochs in this benchmark, not samples
         begin, end = _find_bounds(run, index, done, batch)
         steps, last = (end - begin) / batch, end / batch
         if record.step == BLOCK_TO:  # prints its rate instead of its time
@@ -577,8 +583,8 @@ def _fits_clock(run: Sequence[StepRecord], index: int, seconds: float) -> bool:
             _, begin = earlier.since
             break
     passed = record.stamp - begin
-    # If the beginning is unknown, as after the end of a run, the rate may be the token
-    # rate of that whole run.
+    # False if the beginning is unknown (NaN), as after the end of a run: the rate may be
+    # the token rate of that whole run.
     return passed <= 0 or passed / STEP_TOLERANCE < seconds < passed * STEP_TOLERANCE
 
 
@@ -598,10 +604,10 @@ def _find_beginning(run: Sequence[StepRecord], index: int) -> tuple[int, float] 
 def _find_bounds(
     run: Sequence[StepRecord], index: int, done: float, batch: float
 ) -> tuple[float, float]:
-    """Return the samples before a block and at its end, NaN if unknown.
+    """Return the samples consumed before a block and at its end, NaN if unknown.
 
-    `done` is the number of samples at the end of the block before. A missing block must
-    not become a part of the next block.
+    `done` is the number of samples at the end of the block before. It is used as the
+    beginning only if the log prints no other: after a lost block it is too low.
     """
     record = run[index]
     if record.step == BLOCK_FROM:  # prints its beginning; a later record has its end

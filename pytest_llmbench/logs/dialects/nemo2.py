@@ -253,7 +253,8 @@ def _read_values(
         name, colon, value = field.partition(b": ")
         if not colon or name in values:
             return None
-        # a blank inside may replace a digit
+        # The last value may have trailing blanks. In the others a blank may replace a
+        # digit, so it is kept and makes the number invalid.
         values[name] = value if field is not fields[-1] else value.rstrip()
     if HOLE in b"".join(fields):
         return None
@@ -267,14 +268,17 @@ def _read_values(
 def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
     """Return the resolution of each time.
 
-    Short numbers of one shape, such as 12.39 and 98.70, have the same resolution.
+    The resolution of a short number of at least 1 follows from its length and the
+    position of its point: it is the same for 12.39 and 98.70. Of other numbers, each is
+    examined.
     """
-    has_other_shapes = (
-        min(printed) < b"1"  # "0.53" or "-1.0"
+    has_other_numbers = (
+        # as texts, numbers that begin with "0" or "-" sort before "1"
+        min(printed) < b"1"
         or max(map(len, printed)) > MAX_SHORT_LENGTH
         or b"e" in b"".join(printed)
     )
-    if has_other_shapes:
+    if has_other_numbers:
         return list(map(_get_resolution, printed, seconds))
     lengths, points = map(len, printed), map(FIND_POINT, printed)
     return list(map(_get_resolution_of_shape, lengths, points))

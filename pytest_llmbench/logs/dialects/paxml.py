@@ -67,12 +67,12 @@ def read_step(
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Number the steps of one rank.
+    """Number the steps of one rank by counting their lines.
 
-    Counts from 0, or from the first step that the process prints. A truncated line is
-    counted; a lost line is not, so that later steps get lower numbers. If several
-    processes begin to train without rank labels, no step can be numbered. A loss is
-    printed about every hundred steps, and belongs to the step before it.
+    Counts from 0, or from the initial step that the process prints. A truncated line
+    counts as a step; a lost line cannot, so that later steps get lower numbers. If
+    several processes begin to train without rank labels, no step can be numbered. A
+    loss is printed about every hundred steps, and belongs to the step before it.
     """
     return [step for run in _split_runs(records) for step in _count_steps(run, tally)]
 
@@ -87,8 +87,9 @@ class RunLines(NamedTuple):
 def _split_runs(records: Sequence[StepRecord]) -> list[RunLines]:
     """Split the lines of a log into runs.
 
-    A process prints its end after its last step: a step after that belongs to another
-    run whose beginning is missing.
+    A run begins at the first start line after other lines. A process prints its end
+    after its last step: a step after that end belongs to another run, whose start line
+    is missing.
     """
     run = RunLines([], [])
     runs = [run]
@@ -109,6 +110,7 @@ def _split_runs(records: Sequence[StepRecord]) -> list[RunLines]:
 
 def _count_steps(run: RunLines, tally: Tally) -> list[StepRecord]:
     """Return the steps of one run with their numbers; see `resolve_steps`."""
+    # Each process prints LOOP once, and its initial step if it has one.
     loops = sum(record.step == LOOP_BEGINS for record in run.starts)
     initial_steps = [record.step for record in run.starts if record.step >= 0]
     processes = max(loops, len(initial_steps))
@@ -140,9 +142,10 @@ def _count_steps(run: RunLines, tally: Tally) -> list[StepRecord]:
 def _read_seconds(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | None:
-    """Parse a step without its number.
+    """Parse the time of a step. `resolve_steps` numbers it.
 
-    A line with a truncated time is still counted. Returns None without MARKER.
+    A line with a truncated time becomes a record with the step TRUNCATED, because the
+    numbers of the steps after it depend on it. Returns None without MARKER.
     """
     stop = find_line_stop(text, start, end)
     match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")

@@ -67,8 +67,8 @@ def read_step(
 ) -> StepRecord | TruncatedRecord | None:
     """Parse the training step whose `tps: ` is at `text[start]`.
 
+    `time_steps` computes its time. A validation becomes a record with mean_of 0.
     Returns a TruncatedRecord if the record is incomplete, None for another line.
-    Seconds are NaN until `time_steps`. A validation becomes a record without tokens.
     """
     begin = find_line_begin(text, max(0, start - REACH_BACK), start)
     before = COLOUR.sub(b"", text[begin:start])
@@ -143,9 +143,10 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
 
 
 def _find_partly_timed(records: Sequence[StepRecord]) -> list[int]:
-    """Return the indices of records with a validation inside their interval.
+    """Return the indices of records whose interval contains a validation.
 
-    Skips records with a lost line.
+    The interval of a record begins at the record before. Skips a record if a line
+    before it was lost. Empty for too few records to know the usual interval.
     """
     if len(records) <= FEWEST_LINES or not any(map(GET_FIELD["since"], records)):
         return []
@@ -178,9 +179,10 @@ def _read_validation(
 
 
 def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
-    """Return the fields between step and rates.
+    """Return the fields from `begin` to the end of the text.
 
-    Returns None if they are truncated.
+    Returns None if a field is incomplete or printed twice, or if the loss or the memory
+    is missing.
     """
     values: dict[bytes, bytes] = {}
     while begin < len(before):

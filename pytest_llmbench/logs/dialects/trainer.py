@@ -81,9 +81,9 @@ def read_step(
 def _build_record(
     origin: RecordOrigin, values: Mapping[bytes, bytes]
 ) -> StepRecord | None:
-    """Build a step or an evaluation; step 0 for other records.
+    """Build a step, or an evaluation with mean_of 0.
 
-    Returns None if a number is incomplete.
+    A record that is neither gets the step 0. Returns None if a number is incomplete.
     """
     step, total = _read_counts(values)
     elapsed = _read_elapsed(values.get(ELAPSED, b""))

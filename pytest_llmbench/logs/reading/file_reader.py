@@ -55,7 +55,9 @@ def read_file(
 ) -> FileReading:
     """Read one file.
 
-    The result contains the file's state only `with_state`, and only if it may be cached.
+    With `with_state`, the result also contains the state of the file (size, times and
+    checksum), by which the cache detects changes. The state is None if the result must
+    not be cached: the file changed meanwhile, or could not be read.
     """
     path = Path(file.path)
     if not with_state:
@@ -135,10 +137,10 @@ def read_batches(
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
-    """Return the next batch to process, with its reply, or b"" for an unread batch.
+    """Return a batch that a worker answered, with its reply, or an unread batch.
 
-    Prefers an answered batch, then an unread one. If there is neither, waits for a
-    reply.
+    An unread batch has the reply b"": this process has to read it. If there is neither,
+    waits for the reply of a worker.
     """
     with suppress(Empty):
         return answered.get_nowait()
@@ -150,11 +152,12 @@ def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> An
 def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
     """Unpack a worker's reply.
 
-    Empty if the worker was killed or failed to read a file.
+    Empty if this process has to read the batch: the worker was killed, or could not
+    read one of the files.
     """
     readings = unpack(data) if data else []
-    # This process reads unreadable files again and reports the error: a worker may have
-    # other limits.
+    # This process may read a file that a worker cannot: its limits (of memory, for
+    # example) may differ.
     is_incomplete = len(readings) != len(batch) or any(
         isinstance(reading.result, LogError) for reading in readings
     )
