@@ -182,9 +182,10 @@ class Tracebacks:
         here: at its exception, or after LONGEST lines.
         """
         traceback.lines += 1
+        # Remove the indent of the head, if the line has it, too.
         text = content
         if not content[: traceback.indented].strip(b" "):
-            text = content[traceback.indented :]  # as far as the head is indented
+            text = content[traceback.indented :]
         if traceback.listed:
             text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
         if EXCEPTION.match(text):
@@ -192,6 +193,7 @@ class Tracebacks:
             if not traceback.first:
                 traceback.first, traceback.line = traceback.last, number
             return True
+        # a source line, not the markers `~~~^^^` below it
         if not traceback.first and text.startswith(CODE_INDENT) and text.strip(b" ~^"):
             traceback.code = text[:EXCEPTION_BYTES].strip()
         return traceback.lines > LONGEST
@@ -268,7 +270,7 @@ def _iterate_lines(
     text = chunk.text
     offset = begin
     if begin + chunk.offset and text[begin - 1 : begin] != b"\n":
-        # `begin` is within a line: the first line that begins here is the next one.
+        # `begin` is within a line: skip to the beginning of the next one.
         offset, line = text.find(b"\n", begin) + 1 or end, line + 1
     while offset < end:
         stop = text.find(b"\n", offset)
@@ -329,9 +331,9 @@ class EndingLine(NamedTuple):
 
 
 def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
-    """Return the cause, with the most informative other finding as `beside`.
+    """Return the cause of the ending, with another finding as its `beside`.
 
-    Returns None without findings.
+    See `_find_related` for the other finding. Returns None without findings.
     """
     if not findings:
         return None
@@ -345,7 +347,11 @@ def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
     )
 
     def get_order(finding: EndingLine) -> tuple[bool, bool, int]:
-        """Sort consequences of NCCL's time-out last, and a head after an exception."""
+        """Return the sort key of a finding, by which the first of each code counts.
+
+        Consequences of NCCL's time-out come last, and a traceback's head without its
+        exception comes after a whole traceback.
+        """
         is_after_timeout = 0 < timeout_line < finding.ending.line
         return is_after_timeout, finding.unread, finding.ending.line
 
@@ -360,8 +366,9 @@ def choose_cause(findings: Sequence[EndingLine]) -> Ending | None:
 def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
     """Combine the endings of a log and its standard error, the stronger as the cause.
 
-    A failure in the weaker ending becomes its `beside`. The order of lines in different files is unknown. The failure of a process in one
-    file therefore takes precedence over a time-out of NCCL in the other.
+    A failure in the weaker ending becomes the `beside` of the stronger one. The order
+    of lines in different files is unknown. The failure of a process in one file
+    therefore takes precedence over a time-out of NCCL in the other.
     """
     # A log with the code CUT or UNREADABLE does not contain its ending.
     if log is None or error is None or log.code not in PRIORITY:
@@ -369,6 +376,8 @@ def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
     main, weaker = sorted(
         (log, error), key=lambda ending: (ending.went_on, _get_strength(ending))
     )
+    # The framework reports a preemption for any request to stop: Slurm's cancellation
+    # of the step is the cause.
     if _is_framework_preemption(main) and weaker.code == EndingCode.STEP_CANCELLED:
         main, weaker = weaker, main
     is_informative = (
@@ -455,9 +464,10 @@ def _find_earliest(
 
 
 def _find_last_raised(main: Ending, findings: Sequence[EndingLine]) -> Ending | None:
-    """Return the last exception of another class than the cause's, or None.
+    """Return the last exception after `main` whose class differs, or None.
 
-    The run may have survived the first exception.
+    `main` is the cause. If it is the first exception of the log, the run may have
+    survived it. Returns None if the cause is no traceback.
     """
     if main.code != EndingCode.TRACEBACK:
         return None
@@ -573,8 +583,9 @@ class Endings:
     def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
         """Return the cause of the ending, with another finding as `beside`, or None.
 
-        An ending that more than LATE_STEPS steps follow is used only as a fallback and
-        flagged `went_on`. Tracebacks below a warning are ignored in that case.
+        If more than LATE_STEPS steps follow an ending, the run survived it: it is used
+        only if there is no other, and flagged `went_on`. Tracebacks below a warning are
+        ignored in that case. `decisive` contains the lines that decide this.
         """
         findings = [
             EndingLine(ending, ending.line)
@@ -622,7 +633,7 @@ class Endings:
         stop = find_line_stop(hit.text, hit.start, hit.end)
         is_whole = stop < hit.end or stop == len(hit.text)
         stop_offset = hit.offset + stop - hit.start
-        if not is_whole:
+        if not is_whole:  # a pattern may begin before the cut end of the line
             stop_offset -= LONGEST_PATTERN
         self._read_to = (hit.line, stop_offset)
         line = hit.text[begin:stop]
@@ -653,8 +664,9 @@ def find_decisive_lines(
 ) -> Decisive:
     """Return the lines from which on an ending concerns the last attempt.
 
-    Endings are considered from the end marker or last step of a finished attempt on, or
-    from the first step of an unfinished attempt on.
+    In a finished attempt these are the lines from its end marker on, or from its last
+    step without one. In an unfinished attempt they are the lines from its first step
+    on. `end_lines` are the lines of all end markers.
     """
     if not segments:
         return Decisive()

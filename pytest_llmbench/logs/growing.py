@@ -101,11 +101,12 @@ class Growing:
         possible_seconds = recent[np.isfinite(recent) & (recent > 0)]
         if not len(possible_seconds):
             return None
-        # Some programs count from 0, others with the same dialect from 1.
+        # Some programs count from 0, others with the same dialect from 1: a step below
+        # the dialect's first step shows the former.
         first_step = min(last_segment.first_step, int(steps.index[0]))
         done = int(steps.index[-1]) + 1 - first_step
         total = last_segment.total_steps
-        if total is not None and total < done:
+        if total is not None and total < done:  # not the total of this run
             total = None
         return ReachedStep(done, total, float(np.median(possible_seconds)))
 
@@ -132,17 +133,17 @@ class Growing:
         steps = [
             record
             for record in (*self._collector.records, *collector.records)
-            if record.mean_of == 0 or record.has_value
+            if record.mean_of == 0 or record.has_value  # evaluations, and timed steps
         ]
         gaps = list(_list_gaps(steps))
         last_step = max((record.origin.offset for record in steps), default=-1)
-        last_start, _ = self._latest
+        last_start, _last_sign = self._latest
         checkpoints = self._collector.checkpoint_lines + collector.checkpoint_lines
         self._progress = LogProgress(
             path=self.path,
             steps=len(steps),
             marks=(len(steps), checkpoints, *self._latest),
-            starting=last_start > last_step >= 0,
+            starting=last_start > last_step >= 0,  # restarted after its last step
             slowest_seconds=max(gaps, default=0.0),
             taken_seconds=sum(gaps),
             modified=modified,
@@ -185,6 +186,7 @@ def _find_latest_signs(chunk: ByteChunk, before: tuple[int, int]) -> tuple[int, 
     """
 
     def find_last(markers: Iterable[bytes]) -> int:
+        """Return the offset in the log of the last marker in the chunk, or -1."""
         offset = max(map(chunk.text.rfind, markers))
         return chunk.offset + offset if offset >= 0 else -1
 

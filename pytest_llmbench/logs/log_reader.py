@@ -107,8 +107,9 @@ def read_log(
     Raises LogError if the log cannot be read. Compressed logs are decompressed,
     whatever their name, so all copies of a log have the same fingerprint. If the
     compressed data are truncated, the ending is CUT unless the log itself states how it
-    ended. `threads` search a large file, by default one per core. If no step is found,
-    the shipped definitions are tried.
+    ended. `extra` are the dialects that baseline files define and those shipped with
+    the package; the shipped ones are only tried if no step is found. `threads` search a
+    large file, by default one per core.
     """
     attempts = _list_definitions(tuple(extra))
     if isinstance(source, Stream):
@@ -191,17 +192,16 @@ def _read_stream(
 ) -> ParsedLog:
     """Read a log from a stream with the definitions of the first attempt.
 
-    `attempts` contains the definitions of one or two attempts.
-
-    If no step is found in a small log, its blocks are read again with the definitions
-    of the second attempt.
+    `attempts` contains the definitions of one or two attempts. If the first attempt
+    finds no step in a small log, the second one reads its blocks again.
     """
     fingerprint = Fingerprint()
     size = 0
-    kept: list[bytes] = []  # a stream cannot be read twice
+    kept: list[bytes] = []  # for the second attempt: a stream cannot be read twice
     first_definitions, *second_attempt = attempts
 
     def tee_blocks() -> Iterator[bytes]:
+        """Yield the blocks; count, hash and keep them meanwhile."""
         nonlocal size
         for block in stream:
             fingerprint.update(hash_sample(size, block))
@@ -229,7 +229,10 @@ def _add_truncation_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
 
 
 class Training:
-    """Line numbers of the first and the last few training lines in a file."""
+    """Line numbers of the first and the last few training lines in a file.
+
+    A training line is a step, a progress bar or the start of a process.
+    """
 
     def __init__(self) -> None:
         self._first = 0
@@ -329,7 +332,8 @@ def _collect_file(
         next_line = line + piece.line_feeds
         markers = collector.choose_markers(piece.begin)
         if piece.markers is not markers:
-            # The collector has changed the markers since the block was scanned.
+            # The collector has changed its markers since a thread scanned the block:
+            # search it again.
             chunk = _cut_chunk(file, piece, line, next_line)
             collector.feed(
                 chunk, markers.find_matches(chunk.text, chunk.start, chunk.stop)
@@ -356,6 +360,7 @@ def _iterate_pieces(
     waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         if file.size >= SURELY_LARGE:
+            # The markers may change within the file: prepare both searches.
             search_at_start = collector.choose_markers(0)
             search_at_end = collector.choose_markers(file.size)
             for search in {search_at_start, search_at_end}:

@@ -93,9 +93,10 @@ def read_settings(
 
 
 def _find_separator(head: bytes) -> bytes:
-    """Return the pattern between a name and its value.
+    """Return the pattern of the text between a name and its value.
 
-    Empty if the name is a part of a longer word.
+    `head` is the line before the name. An option (`--model.name`) has another separator
+    than a setting (`cfg.name: `). Empty if the name is a part of a longer word.
     """
     if not _PART_OF_NAME.search(head) or _SECTIONS.search(head):
         return _SEPARATOR

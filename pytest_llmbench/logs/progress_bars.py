@@ -38,7 +38,7 @@ def list_bars(text: bytes) -> list[Bar]:
 
 
 def read_beginning(hit: Hit) -> StepRecord | None:
-    """Read the first drawing of a new bar that shows completed steps.
+    """Read the first drawing with completed steps of the bar that begins at a hit.
 
     Returns None if no step was completed. The record has no time and mean_of 0. Its `bar`
     contains the steps done at this drawing and at the next (0 if there is none).

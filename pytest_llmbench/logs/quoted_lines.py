@@ -73,6 +73,7 @@ def _read_packed(
     bytes_read = 0
 
     def read_up_to_limit(blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield blocks until MAX_ARCHIVE_BYTES are read, by all calls together."""
         nonlocal bytes_read
         for block in blocks:
             bytes_read += len(block)

@@ -707,7 +707,7 @@ PREAMBLE = RecogniserTable(
 """Facts that a process prints before its first step, except SETTINGS."""
 
 
-def _name_setting(
+def _build_setting(
     field: StatedField,
     names: str,
     form: Form = "number",
@@ -722,101 +722,101 @@ def _name_setting(
 # Values that differ from run to run (paths, hosts, seeds, intervals, the number of
 # steps) are not read.
 SETTINGS = (
-    _name_setting(
+    _build_setting(
         StatedField.MODEL_SIZES,
         "n_layers, n_layer, num_hidden_layers, n_heads, n_head, n_embd, d_model, "
         "num_hidden_groups, first_k_dense_replace, num_dense_layers, n_dense_layers, "
         "first_num_dense_layers",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.MODEL_SIZES,
         "moe_layer_freq, hybrid_override_pattern, hybrid_layer_pattern, layer_types, block_pattern",
         form="text",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.MODEL_SIZES,
         "dim, embed_dim, hidden_size, num_attention_heads",
         before=rb"(?:Args|Config)\([^\r\n]*\Z|['\"]\Z|(?:\A|\]:)[ \t]{4,80}\Z",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.FFN,
         "ffn_hidden_size, intermediate_size, mlp_dim, base_mlp_dim, inter_dim",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.FFN,
         "ffn_dim_multiplier, multiple_of, swiglu, gated_linear_unit, hidden_act, activation",
         form="any",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.MOE_FFN,
         "moe_ffn_hidden_size, moe_intermediate_size, moe_inter_dim, base_moe_mlp_dim",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.MOE_FFN,
         "moe_shared_expert_intermediate_size, shared_expert_intermediate_size, "
         "n_shared_experts, num_shared_experts, shared_experts",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.ATTENTION,
         "kv_channels, head_dim, group_query_attention, multi_latent_attention, kv_lora_rank, q_lora_rank",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.ATTENTION,
         "experimental_attention_variant, linear_attention_type, linear_attention_freq",
         form="text",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.GROUPS,
         "num_query_groups, num_key_value_heads, n_kv_heads, num_kv_heads, base_num_kv_heads, n_query_groups",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.WINDOW,
         "window_size, sliding_window, sliding_window_size, use_sliding_window, local_window_size",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.WINDOW,
         "window_attn_skip_freq, sliding_window_pattern",
         form="text",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.VOCABULARY,
         "padded_vocab_size, vocab_size, override_vocab_size, original vocab_size",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.EXPERTS,
         "num_experts, num_moe_experts, n_routed_experts, num_local_experts, moe_num_experts, num_routed_experts",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.TOP_K,
         "moe_router_topk, num_experts_per_tok, num_experts_per_token, moe_top_k, "
         "n_activated_experts, moe_k, n_expert_per_token",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.TOP_K,
         "top_k",
         optional=True,
         before=rb"(?i:moe\w*\(|experts?)[^\r\n]*\Z",  # samplers also have a top_k
     ),
-    _name_setting(
+    _build_setting(
         StatedField.BALANCING,
         "moe_router_force_load_balancing, force_load_balance, "
         "debug_force_load_balance, use_random_routing, _debug_force_load_balance, "
         "moe_router_force_biased",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.MTP,
         "mtp_num_layers, num_nextn_predict_layers, num_mtp_modules, n_mtp_layers",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.ADAPTER,
         "lora, lora_rank, lora_r, lora_target, use_lora, use_peft, peft, peft_scheme, "
         "peft_type, train_type, finetuning_type, adapter, tuner_type, freeze_LM, "
@@ -825,19 +825,19 @@ SETTINGS = (
         form="any",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.CAPACITY,
         "moe_expert_capacity_factor, capacity_factor, "
         "moe_pad_expert_input_to_capacity, moe_train_capacity_factor, "
         "expert_capacity_factor",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.DROP_POLICY,
         "moe_token_drop_policy, moe_token_dropping, sparse_matmul, megablox, moe_router_load_balancing_type",
         form="any",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.RECOMPUTE,
         "recompute_granularity, recompute_method, recompute_num_layers, "
         "recompute_modules, activations_checkpoint_granularity, "
@@ -847,58 +847,58 @@ SETTINGS = (
         form="any",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.OPTIMIZER,
         "optimizer, optim, opt_type, optimizer_type, optimizer_name",
         form="word",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.DATA,
         "mock_data, dataset_type, data_impl, use_synthetic_data, synthetic_data, "
         "use_fake_data, packing, neat_packing, sample_packing",
         form="any",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.ATTENTION_BACKEND,
         "attention_backend, use_flash_attn, attn_implementation, "
         "_attn_implementation, attn_impl, transformer_impl, flash_attn, "
         "use_flash_attention, attn_backend",
         form="any",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.ATTENTION_BACKEND,
         "attention",
         form="any",
         before=rb"Config param \Z",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.SEQUENCES,
         "max_seq_length, max_seq_len, seq_len, sequence_len, sequence_length, max_length, cutoff_len, model_max_length",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.BATCH_PARTS,
         "per_device_train_batch_size, gradient_accumulation_steps, "
         "train_micro_batch_size_per_gpu, local_batch_size, "
         "batch_accumulation_per_replica, micro_batch_size",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.BITS,
         "load_in_4bit, load_in_8bit, quantization_bit, quant_bits, bf16, fp16",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.KERNELS,
         "use_liger_kernel, enable_liger_kernel, use_unsloth, torch_compile, "
         "use_flex_attn, enable_cuda_graph, cuda_graph_impl, use_kernels",
         form="any",
         optional=True,
     ),
-    _name_setting(
+    _build_setting(
         StatedField.ATTENTION,
         "attn_mask_type",
         form="word",
     ),
-    _name_setting(
+    _build_setting(
         StatedField.SHARDING,
         "zero_optimization_stage, use_distributed_optimizer, cpu_offload, optimizer_cpu_offload, offload_optimizer",
         form="any",
@@ -1071,7 +1071,7 @@ def _read_milliseconds(match: re.Match[bytes]) -> CheckpointTime:
     return _parse_checkpoint_time(match, 1000)
 
 
-def _time_nemo(verb: bytes, label: bytes) -> bytes:
+def _make_nemo_pattern(verb: bytes, label: bytes) -> bytes:
     """Return a pattern for the checkpoint time that NeMo prints after `label`.
 
     For example `Global Checkpoint Save : Rank: 0 : ... : Save duration: 12.5s`.
@@ -1085,7 +1085,7 @@ def _time_nemo(verb: bytes, label: bytes) -> bytes:
     )
 
 
-def _time_megatron(verb: bytes) -> bytes:
+def _make_megatron_pattern(verb: bytes) -> bytes:
     """Return a pattern for a timer of Megatron, in milliseconds.
 
     It prints `....: (min, max)`, `....: max`, or `: max` between other timers of its
@@ -1108,22 +1108,22 @@ CHECKPOINTS = RecogniserTable(
             _read_milliseconds,
             (
                 b"Global Checkpoint",
-                _time_nemo(b"Save", b"Save duration"),
+                _make_nemo_pattern(b"Save", b"Save duration"),
                 _parse_checkpoint_time,
             ),
-            (b"save-checkpoint", _time_megatron(b"save")),
+            (b"save-checkpoint", _make_megatron_pattern(b"save")),
         ),
         *build_rows(
             (LOAD, Meaning.TIMER),
             _read_milliseconds,
-            (b"load-checkpoint", _time_megatron(b"load")),
+            (b"load-checkpoint", _make_megatron_pattern(b"load")),
         ),
         *build_rows(
             (LOAD, Meaning.WHOLE),
             _parse_checkpoint_time,
             (
                 b"Global Checkpoint",
-                _time_nemo(b"Load", b"Time spent in load_checkpoint"),
+                _make_nemo_pattern(b"Load", b"Time spent in load_checkpoint"),
             ),
             (
                 b"Finished loading the checkpoint",

@@ -136,7 +136,9 @@ class MarkerSearch:
 
     def prepare(self) -> None:
         """Compile the Hyperscan database, once. Other threads use automata meanwhile."""
-        if self._compiling.acquire(blocking=False):  # never released
+        if self._compiling.acquire(
+            blocking=False
+        ):  # never released: compiles only once
             self._database = compile_database(self._markers)
 
     def _find_with_automata(
@@ -164,13 +166,14 @@ class MarkerSearch:
 
 
 def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
-    """Map each text to search for to its markers.
+    """Return the texts to search for, each with the markers that contain it.
 
-    A text is a marker itself, or a substring that several markers share. If a few
-    markers would need another automaton, the markers with the longest shared substrings
-    are searched for by these. That costs nothing: few lines contain a shared substring
-    without its marker.
+    A text is a marker itself, or a substring that several markers share. An automaton
+    takes AT_ONCE texts. If a few markers would need another automaton, the markers with
+    the longest shared substrings are searched for by these substrings instead. That
+    costs nothing: few lines contain a shared substring without its marker.
     """
+    # the number of markers in the last automaton, which are to be saved
     excess = len(markers) % AT_ONCE if len(markers) > AT_ONCE else 0
     substrings: Sequence[bytes] = ()
     if 0 < excess < AT_ONCE / 2:
@@ -210,7 +213,8 @@ def _list_shared_substrings(markers: Sequence[bytes]) -> list[bytes]:
 
 def _get_common_prefix(texts: Sequence[bytes]) -> bytes:
     """Return the longest text with which all texts begin."""
-    first, last = min(texts), max(texts)  # all other texts sort between these two
+    # All other texts sort between these two, so they share the prefix of both.
+    first, last = min(texts), max(texts)
     length = 0
     for first_byte, last_byte in zip(first, last, strict=False):
         if first_byte != last_byte:
@@ -247,6 +251,7 @@ class _Automaton:
         """Return the unordered (offset, text) matches in `text[start:reach]`."""
         matches = self._automaton.find_matches_as_indexes(memoryview(text)[start:reach])
         pairs = [(start + begin, self._texts[number]) for number, begin, _ in matches]
+        # The automaton does not report texts that begin within another match.
         for number, begin, _ in matches:
             if number in self._overlapping:
                 pairs += (
@@ -349,9 +354,10 @@ class ChunkCutter:
         self._line = 1
 
     def push(self, piece: bytes) -> ByteChunk:
-        """Return the next chunk, whose new part ends REACH bytes before its end.
+        """Return the next chunk, after `piece` was added to the log.
 
-        The bytes after the new part are new in the next chunk.
+        The last REACH bytes are only context, since a record that begins in them may
+        continue: they are new in the next chunk.
         """
         text = self.text + piece
         chunk = self._cut_chunk(text, max(self._start, len(text) - REACH))

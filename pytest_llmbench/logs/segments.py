@@ -520,7 +520,10 @@ def _collect_since(rows: Sequence[StepRecord]) -> Floats:
 
 
 def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
-    """Return the stamps of the records, else those of their lines, else NaN."""
+    """Return the stamps of the records, NaN if missing.
+
+    If the dialect reads no stamp, it is the time stamp before the record in its line.
+    """
     stamps = collect_column(rows, "stamp")
     if clocks.stamps:
         line_stamps = np.array(

@@ -289,7 +289,8 @@ def _find_last_start(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
 def _explain_bars(run: StepRecord, first_bars: Sequence[StepRecord]) -> str:
     """Describe a contradiction between a run and the first bars of its processes.
 
-    Returns "" if run and bars count the same steps.
+    The latest bar that counts as many steps as the run decides. Returns "" if its
+    process ran all these steps.
     """
     steps, tolerance = run.total or run.step, _get_count_width(run) / 2 + 1
     for first in reversed(first_bars):
@@ -304,6 +305,7 @@ def _explain_bars(run: StepRecord, first_bars: Sequence[StepRecord]) -> str:
             return ""
         if run.bar is None:
             continue
+        # The same bar was drawn at the end of the run, and counts more steps.
         _, last_total = run.bar
         if last_total == first.total and skipped + FEW_SKIPPED < first.total - steps:
             return (
@@ -313,14 +315,17 @@ def _explain_bars(run: StepRecord, first_bars: Sequence[StepRecord]) -> str:
 
 
 def _count_skipped(first: StepRecord, runtime: float) -> float:
-    """Estimate the steps that a bar counts but its process did not run.
+    """Estimate the steps that a bar shows as done but its process did not run.
 
-    A resumed process starts its bar at the step from which it resumed.
+    A resumed process starts its bar at the step from which it resumed. `first` is the
+    first drawing of the bar, `runtime` the time of the run in seconds.
     """
     # The first bar of a process shows `done` steps, its next drawing `following`.
     done, following = first.bar or (0, 0)
     remaining = (first.total or 0) - done
+    # seconds per step after the first drawing
     seconds = (runtime - first.stamp) / remaining if remaining > 0 else NAN
+    # steps possible before it; the bar shows whole seconds, so one more may have passed
     run_steps = (first.stamp + 1) / seconds if seconds > 0 else NAN
     skipped = max(0.0, done - run_steps) if math.isfinite(run_steps) else 0.0
     # If the next drawing is not the next step, the bar is not drawn at every step.
@@ -342,7 +347,7 @@ def _explain_losses(run: StepRecord, records: Sequence[StepRecord]) -> str:
     if run.loss is None or not all(map(math.isfinite, losses)):
         return ""
     if not printed:
-        if run.since is None:
+        if run.since is None:  # not a trainer_state.json
             return ""
         return "trainer_state.json has no loss that shows whether the run was resumed and the time covers the last steps only"
     least_mean = _compute_least_mean(run, printed)
@@ -456,7 +461,9 @@ def _count_tokens(run: StepRecord, records: Sequence[StepRecord]) -> float:
     Uses the number that the run prints, otherwise the last progress record with tokens.
     NaN if unknown.
     """
-    if not math.isnan(run.step_tokens) or run.mean_of < run.step:
+    # The tokens so far of a resumed run include those of earlier processes.
+    is_resumed = run.mean_of < run.step
+    if not math.isnan(run.step_tokens) or is_resumed:
         return run.step_tokens
     with_tokens = [
         record for record in records if record.step_tokens > 0 and record.consumed > 0
@@ -511,6 +518,7 @@ def _read_run(
         return TruncatedRecord(origin, text[start : find_line_stop(text, start, end)])
     runtime, unit = _parse_printed(values[RUNTIME], UNITS[RUNTIME])
     rate, rate_unit = _parse_printed(values[RATE], UNITS[RATE])
+    # the numbers of steps that the rounded time and rate allow
     planned = Span(
         (runtime - unit / 2) * (rate - rate_unit / 2),
         (runtime + unit / 2) * (rate + rate_unit / 2),
@@ -615,14 +623,16 @@ def _compare_bar(bar: Bar | None, runtime: float, planned: Span) -> str:
 def _merge_runs(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return one record per run, and count repeated records in the tally.
 
-    The rate of a resumed run counts all steps, but the time covers the later steps only:
-    the mean of such a run is corrected.
+    The rate of a resumed run counts all steps, but the time covers the later steps
+    only: the mean of such a run is corrected.
     """
     runs: list[StepRecord] = []
     last: StepRecord | None = None  # the last record of the last run
     resumed: StepRecord | None = None
     for record in records:
-        if record.rounded:
+        if (
+            record.rounded
+        ):  # from `_read_resumed`: the step at which the next run begins
             resumed = record
         elif last and _is_same_run(last, record):
             text = f"run of {record.step} steps repeated: {record.seconds:g} s"
@@ -653,7 +663,9 @@ def _count_steps(
 ) -> tuple[int, int, bool]:
     """Return the finished steps, the planned steps, and True if both are certain.
 
-    `step` is the step that the record prints, 0 if none.
+    `planned` is the range of planned steps that the rounded numbers allow. The step
+    that the record prints decides (`step`, 0 if none), then a bar whose total is in
+    this range, then the middle of the range.
     """
     middle = round((planned.least + planned.most) / 2)
     if 0 < step <= planned.most:
@@ -661,6 +673,7 @@ def _count_steps(
         return step, total, True
     for bar in reversed(list_bars(before)):
         if planned.least <= bar.total <= planned.most and bar.done <= bar.total:
+            # the last steps of a finished run may not be drawn
             undrawn_seconds = (bar.total - bar.done) * runtime / bar.total
             done = bar.total if undrawn_seconds <= LATE_SECONDS else bar.done
             return done, bar.total, True

@@ -116,6 +116,7 @@ def _merge_run(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
         kind = METRIC_NAMES.get(name)
         if name in STEP_TIMES:
             restarts_clock |= kind is MetricKind.RESTARTED_SECONDS
+            # `rounded` marks a mean of several steps, for `time_steps`
             time = record._replace(
                 layout=(), rounded=kind is not MetricKind.STEP_SECONDS
             )
@@ -216,9 +217,9 @@ def restore_divisor(
         ]
         # The clock started after this step.
         since = max((before.step, record.step - interval, *validations_inside))
-        count = record.step - since
+        count = record.step - since  # of the steps that the time covers
         doubt = ""
-        if counts is None:
+        if counts is None:  # no tokens: the time stamps may contradict the count
             began = validations[since] if since in validations_inside else before.stamp
             doubt = _describe_clock_conflict(
                 record,
@@ -245,7 +246,7 @@ def _find_interval(records: Sequence[StepRecord]) -> int:
     if not gaps:
         return 1
     if records[0].step == 1:
-        if len(gaps) > 1:
+        if len(gaps) > 1:  # steps 1, 10, 20: only the gap after 10 is an interval
             gaps = gaps[1:]
         elif gaps[0] > 1:  # steps 1 and 10: the interval is 10
             gaps = [records[1].step]

@@ -188,10 +188,11 @@ def read_columns(
 
 
 def _counts_step(head: Sequence[bytes], step: int) -> bool:
-    """True if the count of a bar is one or two above `step`.
+    """True if a bar counts steps, so that its total is the number of steps.
 
-    `head` contains epoch, count and total of the bar. True only in epoch 0: the total
-    is then the number of steps.
+    `head` contains epoch, count and total of the bar. The count is then one above
+    `step`, because steps begin at 0, or two if the bar still shows the values of the
+    step before. True only in epoch 0.
     """
     epoch, count, _total = head
     return int(epoch) == 0 and int(count) - step in (1, 2)
@@ -253,14 +254,15 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
     """Store the offset between the step numbers and the bar counts of an epoch.
 
-    A stale bar is ignored: its step is that of the bar before, so its offset is smaller
-    by one.
+    The offset is 0 in epoch 0, where step 49 has the count 50. A stale bar shows the
+    step of the bar before: its offset, smaller by one, is ignored.
     """
     if record.bar:
         epoch, count = record.bar
-        ahead = record.step + 1 - count
-        if offsets.get(epoch) != ahead + 1:
-            offsets[epoch] = ahead
+        offset = record.step + 1 - count
+        is_stale = offsets.get(epoch) == offset + 1
+        if not is_stale:
+            offsets[epoch] = offset
 
 
 def _count_step(offsets: dict[int, int], record: StepRecord) -> int | None:
@@ -302,8 +304,8 @@ def _read_bar(
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
     rounded = b"e" in values[STEP]
     step = int(float(values[STEP]))
-    # The total of the bar is the number of steps only if the bar counts steps: in epoch
-    # 0, with a count that is one or two above the number of the step.
+    # The total of the bar is the number of steps only if the bar counts steps, see
+    # `_counts_step`. A rounded step cannot be compared.
     total_is_known = epoch == 0 and (rounded or step in (count - 1, count - 2))
     return StepRecord(
         origin,

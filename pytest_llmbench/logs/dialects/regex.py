@@ -283,9 +283,11 @@ class RegexReader(DialectReader):
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
         """Compute times from clocks, and set the number of steps that a time covers.
 
-        A time per interval covers the steps since the line before. A gap larger than
-        usual is a lost line: its time is the mean of the usual number of steps. Other
-        printed times, and the time of a single line, cover one step.
+        If the pattern reads a clock (`elapsed` or `stamp`), the difference of two lines
+        is the time. Otherwise the time is printed. A printed time per interval covers
+        the steps since the line before. A gap larger than usual is a lost line: its
+        time is the mean of the usual number of steps. Other printed times, and the time
+        of a single line, cover one step.
         """
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
@@ -397,6 +399,7 @@ class RegexReader(DialectReader):
                 self._notation.add(origin.offset, line, begin, numbers["seconds"])
                 self._record_non_training(origin.offset, numbers, factors)
             if math.isnan(step.step_tokens):
+                # the tokens of this step: its rate times its seconds
                 step = step._replace(
                     step_tokens=step.throughput * step.seconds, throughput=NAN
                 )
@@ -454,7 +457,7 @@ class RegexReader(DialectReader):
             after = line.text[begin + len(value) :]
             letters = printed_times.read_unit_characters(after)
         if not number[-1:].isdigit() and number[-1:] != b".":
-            return 1.0  # a word, such as nan
+            return 1.0  # not a number but a word, such as nan
         # True if the pattern itself continues with these letters.
         is_expected = letters[:1].decode("latin-1") == self._groups[name].after
         return printed_times.get_scale(name, letters, self._unit, expected=is_expected)
@@ -467,10 +470,11 @@ class RegexReader(DialectReader):
         before = line.text[:begin]
         after = line.text[begin + len(value) :]
         zeros = POINT_ZERO.match(after) if name in COUNTS else None
-        if zeros:  # "500.0"
+        if zeros:  # "500.0": these digits do not continue the count
             after = after[zeros.end() :]
         if STARTS_EARLIER.search(before[-4:]) or CONTINUES.match(after):
             return False
+        # "234" in "1,234", unless the pattern itself has a comma there
         if (
             group.before != ","
             and THOUSANDS_BEFORE.search(before[-4:])

@@ -96,9 +96,10 @@ class LogCache:
         return {reading.file: reading.result for reading in unchanged}
 
     def keep(self, new: Sequence[FileReading]) -> None:
-        """Add new results to the cache file, and drop results that were not requested.
+        """Write the cache file: the new results, and the cached results that were used.
 
-        Does nothing if there are only few new results, or the folder is not writable.
+        Cached results that `find_unchanged` did not return are dropped. Does nothing if
+        there are only few new results, or the folder is not writable.
         """
         new = [reading for reading in new if reading.state]
         size = sum(reading.state.size for reading in new if reading.state)
@@ -225,6 +226,7 @@ def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
     redactor = make_redactor()
 
     def hide(quote: Quote) -> Quote:
+        """Redact the secrets in a quoted line."""
         return Quote(redactor.redact(quote))
 
     for reading in readings:

@@ -305,6 +305,7 @@ def _to_json(
     if _is_leaf(kind):
         return _encode_leaves(kind, values, steps)
     components = _list_component_types(kind)
+    # a union: the index of each value's type, then the values of each type
     if isinstance(kind, UnionType):
         types = [get_origin(component) or component for component in components]
         _check_column(values, len(values), types)
@@ -321,6 +322,7 @@ def _to_json(
         lengths = list(map(len, values))
         items = list(chain.from_iterable(values))
         return [lengths, _to_json(components[0], items, steps)]
+    # a record, or a tuple of fixed length: one column for each component
     columns: Iterable[Sequence[Any]]
     if _is_tuple(kind):
         columns = zip(*values, strict=True)

@@ -97,9 +97,8 @@ class Reading:
     def get_ending(self, path: Path) -> Ending | None:
         """Return how a run ended, according to the file of its standard error.
 
-        None if the file does not tell.
-
-        Raises LogError if the file cannot be read.
+        Returns None if the file does not state it. Raises LogError if the file cannot
+        be read.
         """
         return cast("Ending | None", self._get_result(path, is_log=False))
 
@@ -159,6 +158,7 @@ class Reading:
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
         def add_results(readings: Sequence[FileReading]) -> None:
+            """Add readings to `new_readings`, and report the progress."""
             nonlocal done
             new_readings.extend(readings)
             size = sum(sizes[reading.file] for reading in readings)
@@ -168,7 +168,7 @@ class Reading:
             if self._report:
                 self._report(done)
 
-        add_results([])
+        add_results([])  # reports the beginning
         batches = list(make_batches(other_sizes))
         answers = read_batches(
             batches,
@@ -277,6 +277,7 @@ class ReadingProgress:
             terminal.rewrite(line, erase=True)
             self._next = now + REWRITE_SECONDS
         if is_ended or not terminal.isatty:
+            # after a rewritten line, only its end is missing
             terminal.write_line("" if terminal.isatty else line)
             self._next = now + self._pause
             self._pause = min(self._pause * 2, LONGEST_SECONDS)

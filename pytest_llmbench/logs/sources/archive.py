@@ -227,6 +227,7 @@ class Archive:
         offset = 0  # of the block in the file
         for block in reader.read_data():
             for begin, kept in samples.items():
+                # the bytes of the block that this sample still lacks
                 missing_begin = max(0, begin + len(kept) - offset)
                 missing_end = max(0, begin + SAMPLE - offset)
                 samples[begin] += block[missing_begin:missing_end]
@@ -292,9 +293,10 @@ class Archive:
     def _skip_member(
         self, path: Path, member: ArchiveMember, reason: str, *, ignored: bool = False
     ) -> None:
-        """Record a member that is not read.
+        """Record a member that is not read, with the reason.
 
-        A possible log is recorded in `unreadable`, other members in `ignored`.
+        A member that may be a log is recorded in `self.unreadable`, other members in
+        `self.ignored`. With `ignored`, it is recorded there whatever its name.
         """
         may_be_log = self.is_wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if may_be_log else self.ignored).append((path, reason))

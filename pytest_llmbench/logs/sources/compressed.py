@@ -147,6 +147,7 @@ class Stream:
         `offset` is the length of the text so far.
         """
         text = self._decompress_part(decoder, data, offset)
+        # gzip has returned all text; the others return LARGEST_PART bytes at most
         while text and self.method != "gzip" and not decoder.eof:
             yield text
             offset += len(text)

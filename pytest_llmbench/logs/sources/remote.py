@@ -128,7 +128,7 @@ class Remote:
             raise LogError(
                 f"cannot read {to_url(path)}: {error.strerror or error}"
             ) from error
-        is_shortened = bool(remaining)
+        is_shortened = bool(remaining)  # the file ended before its size was reached
         if is_shortened or _get_version(before) != _get_version(after):
             raise LogError(
                 f"{to_url(path)}: changed while it was read: read it again when nothing writes to it"
