@@ -116,7 +116,11 @@ def _find_format(prefix: bytes) -> int | None:
 
 
 def _unwrap(stamps: Sequence[float], period: float) -> list[float]:
-    """Unwrap stamps that start again after `period` seconds."""
+    """Unwrap stamps that start again after `period` seconds.
+
+    Adds the period to all stamps after each restart. Example: 23:59, 00:01 becomes
+    23:59, 24:01, in seconds.
+    """
     unwrapped = []
     shift, before = 0.0, NAN
     for stamp in stamps:
@@ -248,8 +252,7 @@ class LineClocks:
         """Return the stamps before the records at `offsets`, NaN if missing.
 
         Also adds them to `self.stamps`. A stamp without a year or a day starts again
-        after a year or a day (`_PERIODS`). It is unwrapped, so that stamps never fall
-        back by a period.
+        after a year or a day (`_PERIODS`): then a period is added to the later stamps.
         """
         prefixes = [_cut_prefix(chunk, offset) for offset in offsets]
         if not any(prefixes):
@@ -455,6 +458,7 @@ def time_steps(
     if not gaps:
         return [record._replace(resolution=0.0) for record in records]
     usual_gap = gaps[len(gaps) // 2]
+    # at least 1, also for step 0
     first = records[0]._replace(mean_of=min(records[0].step, usual_gap) or 1)
     if first_step is None:
         first = first._replace(resolution=0.0)
@@ -577,7 +581,10 @@ def _set_time(
 
 
 def _round_difference(difference: float, unit: float) -> float:
-    """Round the difference of two clocks to the digits that both print."""
+    """Round the difference of two clocks to the digits that both print.
+
+    Keeps one digit more: only the error of the floating-point subtraction is removed.
+    """
     if unit > 0 and math.isfinite(difference):
         digits = math.ceil(-math.log10(unit))
         return round(difference, digits + 1)

@@ -149,7 +149,7 @@ class Tracebacks:
         stop = find_line_stop(hit.text, hit.start, hit.end)
         after_head = hit.text[hit.start + len(HEAD) : stop]
         traceback.listed = bool(LISTED.match(after_head))
-        if traceback.listed:
+        if traceback.listed:  # its lines may follow on the line of the head
             _, *listed_lines = NEXT_LINE.split(after_head)
             if _read_list(traceback, listed_lines, hit.line):
                 self._remember_ended(label, traceback)

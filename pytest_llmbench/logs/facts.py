@@ -233,7 +233,7 @@ class Preamble:
             self.is_open, self._begin = True, offset
 
     def lock(self) -> None:
-        """Ignore further calls of `reopen` for this chunk."""
+        """Ignore further calls of `reopen` for this chunk: all its spans are known."""
         self._locked = True
 
     def finish(self, chunk: ByteChunk) -> list[tuple[int, int]]:
@@ -640,6 +640,8 @@ class TrainingLines:
         `lines` are the lines of all bad validations. Also adds learning rates that are
         printed with the skipped updates, if no record prints one.
         """
+        # A record of a whole run is printed at the end of the run: then the run begins
+        # at its first progress record.
         first = segment.progress[0].line if segment.progress else segment.first_line
         bad_lines = lines[bisect_left(lines, first) : bisect_left(lines, end)]
         first_bad_line = bad_lines[0] if bad_lines else 0

@@ -77,9 +77,9 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
         prefix, binary = byte_unit.groups()
         base = 1024.0 if binary else 1000.0
         return base ** (b"KMGT".index(prefix) + 1)
-    if letters in MULTIPLES:
+    if letters in MULTIPLES:  # an abbreviated count would not be exact
         return None if group in COUNTED else MULTIPLES[letters]
-    if expected or group in COUNTED:
+    if expected or group in COUNTED:  # the letters are text after the number
         return 1.0
     is_time = group in ("seconds", "elapsed")
     return 1.0 if is_time and UNIT_WORDS[unit].fullmatch(letters) else None

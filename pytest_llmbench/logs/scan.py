@@ -136,9 +136,8 @@ class MarkerSearch:
 
     def prepare(self) -> None:
         """Compile the Hyperscan database, once. Other threads use automata meanwhile."""
-        if self._compiling.acquire(
-            blocking=False
-        ):  # never released: compiles only once
+        # the lock is never released, so that only one call compiles
+        if self._compiling.acquire(blocking=False):
             self._database = compile_database(self._markers)
 
     def _find_with_automata(

@@ -215,6 +215,7 @@ def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
 
     `values` are n > 0 finite numbers.
     """
+    # numbers between two of the same magnitude have the same unit
     least, most = min(values), max(values)
     unit = get_significant_unit(least, digits)
     if least > 0 and unit == get_significant_unit(most, digits):
@@ -306,6 +307,7 @@ def read_rank(hit: Hit) -> str:
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
     if begin == hit.start:  # most records are at the beginning of a line
         return ""
+    # False if the line begins before the visible context
     begins_line = begin > earliest or hit.offset <= REACH_BACK
     return read_labels(hit.text[begin : hit.start], begins_line=begins_line)
 

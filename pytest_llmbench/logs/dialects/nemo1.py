@@ -144,6 +144,7 @@ def read_columns(
     heads, row_values = [row[:3] for row in rows], [row[3:] for row in rows]
     # A bar without values has an empty first value.
     bars_with_values = [index for index, values in enumerate(row_values) if values[0]]
+    # A bar with the same values as the bar before repeats its step.
     repeats = [
         index
         for before, index in pairwise(bars_with_values)
@@ -153,12 +154,14 @@ def read_columns(
     if not row_values[-1][0] or len(totals) > 1:
         return None
     read_names = [name for name in names if name in READ]
+    # Columns of the bars that are kept.
     repeated = frozenset(repeats)
     kept = [index for index in bars_with_values if index not in repeated]
     columns = list(zip(*(row_values[index] for index in kept), strict=True))
     printed = LAYOUT_FIELDS.name_columns(names, columns)
     steps = [int(float(step)) for step in printed[STEP]]
     numbers = FIELDS.parse_columns(printed)
+    # One bar that counts steps proves that the total is the number of steps.
     step_column = read_names.index(STEP)
     total_is_known = any(
         _counts_step(heads[index], int(float(row_values[index][step_column])))

@@ -240,9 +240,10 @@ class RegexReader(DialectReader):
         return records
 
     def _refine_resolutions(self, records: list[StepRecord]) -> list[StepRecord]:
-        """Refine the resolutions by the precision that the whole log shows, in place.
+        """Reduce resolutions to the precision that the whole log shows, in place.
 
-        `2K` next to `1.99K` also has three digits.
+        A framework that prints three digits drops trailing zeros: `2K` next to `1.99K`
+        has the resolution 0.01K, too.
         """
         if self._time_groups not in PRINTED or "unit" in self._groups:
             return records
@@ -259,6 +260,7 @@ class RegexReader(DialectReader):
             for row, value in enumerate(values)
             if 0 < value < math.inf and records[row].resolution > 0
         ]
+        # the unit of the last digit of each printed number
         units = [
             records[row].resolution / (values[row] ** 2 if is_rate else scale)
             for row in rows
@@ -317,9 +319,11 @@ class RegexReader(DialectReader):
     def _find_first_missing(self, text: bytes) -> str:
         """Return the first group of the pattern that a line does not match.
 
-        All groups before it match.
+        All groups before it match. Returns "" if all groups match: then only the text
+        after the last group differs.
         """
         missing = ""
+        # from the prefix that ends with the last group to the one with the first group
         for group in reversed(self._groups.values()):
             try:
                 prefix = compile_pattern(group.prefix_pattern, shipped=self._shipped)
@@ -363,6 +367,7 @@ class RegexReader(DialectReader):
             following = match
             if first_end >= 0:
                 following = self._pattern.search(text, first_end)
+            # at least one byte, so that a match that follows itself is inside
             record_end = max(match.end(), match.start() + 1)
             if following is not None and following.start() < record_end:
                 return None
@@ -502,7 +507,7 @@ def _times_include(
         for row, record in enumerate(records)
         if row not in row_set and record.possible
     ]
-    if not times_without:
+    if not times_without:  # nothing to compare with: a part is shorter than its whole
         return all(
             seconds < records[row].seconds
             for row, seconds in zip(rows, non_training, strict=True)

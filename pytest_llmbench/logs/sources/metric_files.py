@@ -328,10 +328,10 @@ class EventRenderer:
             self._offset = data_offset + begin
             size = self._read_size(data[begin : begin + HEADER])
             end = begin + HEADER + size + FOOTER
-            if size > LARGEST_SCALAR:
+            if size > LARGEST_SCALAR:  # skipped, also in the next blocks
                 self._skip = max(0, end - len(data))
                 begin = min(end, len(data))
-            elif end > len(data):
+            elif end > len(data):  # the next block contains the end of the frame
                 break
             else:
                 record = data[begin + HEADER : end - FOOTER]
