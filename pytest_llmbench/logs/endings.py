@@ -132,7 +132,7 @@ class Tracebacks:
         }
 
     def _begin(self, hit: Hit) -> None:
-        """Open a traceback at its head, or continue the chain of the last one."""
+        """Open a traceback at its head, or continue the last one of the process."""
         label, before = split_label(get_line_before(hit))
         if label in self._open:
             # Two processes without labels: the next exception counts as that of the
@@ -423,8 +423,9 @@ def _is_framework_preemption(ending: Ending) -> bool:
 def _find_cause(first_by_code: Mapping[EndingCode, Ending]) -> Ending:
     """Return the cause among the first endings of each code.
 
-    This is the strongest one, except that Slurm's cancellation of a step may precede
-    its consequences, and the earliest of several crashes counts.
+    This is the strongest ending, with two exceptions. If Slurm cancelled the step, the
+    cancellation is preferred to the failures that it caused. Of several crashes, the
+    earliest counts.
     """
     strongest = min(first_by_code.values(), key=_get_strength)
     cancelled = first_by_code.get(EndingCode.STEP_CANCELLED)

@@ -359,7 +359,10 @@ class Statements:
 
 
 class _CarriedStatements:
-    """Iterator over segments that carries statements from one segment to the next."""
+    """Selector of the statements for each segment, in log order.
+
+    The values of a field carry over to later segments that do not state the field.
+    """
 
     def __init__(self, statements: Sequence[Statement]) -> None:
         """`statements` are in log order."""
@@ -514,7 +517,7 @@ class CheckpointLines:
     def _is_dispatch(self, meaning: Meaning) -> bool:
         """True if the time of a save covers only the start of an asynchronous write.
 
-        Some lines have this meaning only in one mode, which other lines state.
+        For some lines this depends on the mode of saving, which other lines state.
         """
         if meaning is Meaning.STAGING_UNLESS_SYNCHRONOUS:
             return self._modes != {Meaning.SYNCHRONOUS}
@@ -661,7 +664,7 @@ class TrainingLines:
         return replace(segment, steps=steps, bad_validation_line=first_bad_line)
 
     def _add_skip(self, line: int, update: SkippedUpdate) -> None:
-        """Add a skipped update, once if every rank prints it."""
+        """Add a skipped update. If every rank prints the update, it is added once."""
         if update.rank is not None:  # only the rank that printed the first one counts
             self._rank = self._rank or update.rank
             if update.rank != self._rank:

@@ -205,7 +205,7 @@ class TimeNotation:
             tally.add(DropReason.RUNNING_AVERAGE, last.origin.line, text, len(records))
 
     def _read_doubt(self, before: bytes, after: bytes) -> DropReason | None:
-        """Return why the words around a time make it doubtful, or None.
+        """Return the reason to doubt a time, from the words around it, or None.
 
         The words name a rate of samples or an average.
         """

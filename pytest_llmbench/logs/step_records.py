@@ -458,7 +458,7 @@ FEWEST_REPEATS = 10
 
 
 def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
-    """Return the preferred one of two records of the same step.
+    """Choose between two records of the same step.
 
     A possible time is preferred to an impossible one, then a `precise` record to a
     progress bar. If the times contradict each other, the slower record is kept, so that
@@ -482,7 +482,7 @@ def have_same_time(old: StepRecord, new: StepRecord) -> bool:
 
 
 def add_divergence(record: StepRecord, other: StepRecord) -> StepRecord:
-    """Copy a non-finite loss or gradient norm from `other` to `record`."""
+    """Return `record` with a non-finite loss or gradient norm of `other`, if any."""
     loss, grad_norm = record.loss, record.grad_norm
     if _is_not_finite(other.loss):
         loss = other.loss

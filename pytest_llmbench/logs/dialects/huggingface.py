@@ -587,7 +587,7 @@ def _read_resumed(
 def _read_epoch(values: dict[bytes, bytes], before: bytes) -> float:
     """Return the epoch at the end of a run, 0 if missing.
 
-    In a trainer_state.json it precedes the time.
+    In a trainer_state.json the epoch precedes the time.
     """
     text = values.get(b"epoch", b"").strip(QUOTES)
     if FINITE.fullmatch(text):
@@ -685,8 +685,8 @@ def _divide_resumed(record: StepRecord, resumed: StepRecord | None) -> StepRecor
     """Correct the mean of a resumed run to its remaining steps.
 
     The rate of Trainer up to 5.18 counts all steps, the rate of later versions only the
-    remaining steps. The planned number of steps decides between the two. If it is
-    unknown, the rate after a `Continuing ...` line counts all steps. After the line of
+    remaining steps. The planned number of steps decides between the two. Without this
+    number, the rate after a `Continuing ...` line counts all steps. After the line of
     newer versions both are possible, and the record gets a doubt.
     """
     if resumed is None:
@@ -734,9 +734,10 @@ def _set_steps(record: StepRecord, steps: int) -> StepRecord:
 
 
 def _divide_after(record: StepRecord, first: int) -> StepRecord:
-    """Correct the mean of a run whose rate counts all steps to those after `first`.
+    """Correct the mean of a run to the steps after `first`.
 
-    The time becomes NaN if no step is left.
+    The rate counts all steps, but the time only covers the steps after `first`. The
+    time becomes NaN if there are none.
     """
     done = record.step - first
     if done <= 0:

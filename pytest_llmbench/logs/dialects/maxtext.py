@@ -127,7 +127,7 @@ def _read_uncoloured(
 
 
 def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Drop the steps of one rank before the batch reached its full size."""
+    """Drop the steps of one rank in which the batch size still grew (mean_of 0)."""
     for record in records:
         if not record.mean_of:
             tally.add(

@@ -57,7 +57,10 @@ TERA = 1e12
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | TruncatedRecord | None:
-    """Parse one value of a step, for `merge_records`; `layout` contains its name."""
+    """Parse one value of a step, for `merge_records`.
+
+    The result has the value in `seconds`, whatever it is, and its name in `layout`.
+    """
     stop = find_line_stop(text, start, end)
     match = LINE.fullmatch(text, start, stop)
     if match is None:

@@ -321,7 +321,7 @@ def _number_run(
 def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
     """True if block times count the samples since the start of the run.
 
-    MaxText prints such times, and each is then a single step. Otherwise the samples are
+    Then each time is that of a single step, as in MaxText. Otherwise the samples are
     those of a block, and the time is its mean. Decided by `block_stop` records, which
     contain both counts; without them by the samples of the whole run, or by a regular
     growth of the counts.
@@ -591,7 +591,8 @@ def _fits_clock(run: Sequence[StepRecord], index: int, seconds: float) -> bool:
 def _find_beginning(run: Sequence[StepRecord], index: int) -> tuple[int, float] | None:
     """Return the clock at the beginning of a block.
 
-    Returns (0, seconds), or None without a marker after the block before it.
+    Returns (0, seconds). None if no marker of a beginning is between this block and the
+    block before.
     """
     for earlier in reversed(run[:index]):
         if earlier.step in (BLOCK_BEGINS, RUN_BEGINS):

@@ -239,8 +239,8 @@ def _read_values(
 ) -> dict[bytes, bytes] | None:
     """Return the fields of a record that has a step and a time.
 
-    Returns None if the record is truncated. An appended empty name means that the last
-    number is complete, whatever fields other records have, or that it is not read.
+    Returns None if the record is truncated. NOT_TRUNCATED is appended as a name if the
+    last number cannot be truncated, or is not read.
     """
     next_record = text.find(MARKER, begin, stop)
     line_ends = stop < end and next_record < 0

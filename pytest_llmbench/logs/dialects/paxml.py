@@ -144,8 +144,8 @@ def _read_seconds(
 ) -> StepRecord | None:
     """Parse the time of a step. `resolve_steps` numbers it.
 
-    A line with a truncated time becomes a record with the step TRUNCATED, because the
-    numbers of the steps after it depend on it. Returns None without MARKER.
+    A line with a truncated time becomes a record with the step TRUNCATED, so that the
+    steps after it get the right numbers. Returns None without MARKER.
     """
     stop = find_line_stop(text, start, end)
     match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")

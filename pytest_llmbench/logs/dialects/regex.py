@@ -470,7 +470,7 @@ class RegexReader(DialectReader):
     def _is_complete(
         self, line: RecordLine, name: str, begin: int, value: bytes
     ) -> bool:
-        """True unless the text around a number shows that it is truncated."""
+        """True unless the text around a number shows that digits are missing."""
         group = self._groups[name]
         before = line.text[:begin]
         after = line.text[begin + len(value) :]
@@ -499,7 +499,7 @@ def _times_include(
 ) -> bool:
     """True if the step times of `rows` include the `non_training` times.
 
-    After subtraction, such step times are closer to the times of other steps.
+    If so, the step times without these times are closer to the times of other steps.
     """
     row_set = set(rows)
     times_without = [

@@ -147,7 +147,7 @@ class Listing:
         return path in self._entries and path not in self._entries_of
 
     def _add_one_folder(self, path: Path) -> None:
-        """Add an empty folder, whose parent is listed, unless it is listed itself."""
+        """Add an empty folder, whose parent is listed, unless it is already listed."""
         if path not in self._entries_of:
             self._entries_of[path] = {}
             self._put(path, S_IFDIR, 0.0)
