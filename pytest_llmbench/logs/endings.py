@@ -597,7 +597,7 @@ class Endings:
             traceback for traceback in self._tracebacks.latest if not traceback.warned
         ]
         findings += map(_make_ending_line, tracebacks)
-        if decisive.finished:
+        if decisive.finished:  # an orderly exit is no cause then
             findings = [
                 finding for finding in findings if finding.ending.code not in ORDERLY
             ]
@@ -606,6 +606,7 @@ class Endings:
         )
         if cause is not None:
             return cause
+        # The run survived all endings, or there are none.
         heads_below_warnings = {
             traceback.head for traceback in tracebacks if traceback.below_warning
         }

@@ -502,6 +502,7 @@ class CheckpointLines:
         for meaning, record in self._records:
             segment = _find_segment(record, first_lines, last_lines)
             assigned_lines.append((meaning, replace(record, part=segment)))
+        # The timer of a load is also printed if there was nothing to load.
         loading_segments = {
             record.part
             for meaning, record in assigned_lines

@@ -115,6 +115,8 @@ def read_log(
     if isinstance(source, Stream):
         return _read_stream(source, attempts)
     with files.File(source) as file:
+        # The text of a compressed file or a table differs from its bytes: its blocks
+        # cannot be searched by several threads.
         streamed = file.size < LARGE or is_converted(
             source.name, file.read(0, min(file.size, FIRST_LINE))
         )

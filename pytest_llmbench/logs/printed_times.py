@@ -196,6 +196,7 @@ class TimeNotation:
                 records[0],
             )
             tally.add(reason, first.origin.line, count=len(records), quote=line)
+        # Without such a name, the times themselves may show that they are averages.
         may_be_average = (
             DropReason.RUNNING_AVERAGE not in self._named_doubts and not self._interval
         )

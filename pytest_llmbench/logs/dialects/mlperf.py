@@ -232,7 +232,7 @@ def _split_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
     printed time.
     """
     runs: list[list[StepRecord]] = [[]]
-    ended = timed = False
+    ended = timed = False  # whether the current run has an end, and a time
     for record in records:
         if ended or (timed and record.step == RUN_BEGINS):
             runs.append([])
@@ -252,6 +252,7 @@ def _find_size(
     which this run begins.
     """
     timed = [index for index, record in enumerate(run) if record.step in TIMED]
+    # A size printed after the last time belongs to the next run.
     until_last_time = run[: timed[-1] + 1] if timed else ()
     sizes = {record.batch for record in until_last_time if record.step == kind}
     if not sizes:
@@ -288,6 +289,7 @@ def _number_run(
     elif not singles:
         use_singles = False
     else:
+        # single steps are kept if they cover most of the run
         covered_steps = singles[-1].step - singles[0].step + 1
         use_singles = 2 * len(singles) > covered_steps
     kept, dropped = (singles, blocks) if use_singles else (blocks, singles)
@@ -361,7 +363,7 @@ def _pair_with_stops(
             time = record
         elif record.step == BLOCK_ENDS:
             stop = record
-        elif record.step in (*TIMED, BLOCK_BEGINS):
+        elif record.step in (*TIMED, BLOCK_BEGINS):  # belongs to another block
             time = stop = None
         if time is not None and stop is not None:
             yield time, stop
@@ -465,6 +467,7 @@ def _list_block_walls(
                 end = stamp
         step = by_offset.get(record.origin.offset)
         if step is not None and record.step in (BLOCK, BLOCK_TO):
+            # without a `block_stop`, the block ends at its time
             stop = record.stamp if math.isnan(end) else end
             _add_wall(walls, step, (stop - begin) / step.mean_of)
             begin = end = NAN

@@ -93,7 +93,7 @@ def _split_runs(records: Sequence[StepRecord]) -> list[RunLines]:
     """
     run = RunLines([], [])
     runs = [run]
-    has_ended = False
+    has_ended = False  # True from the end of a process to the next step or start
     for record in records:
         is_start = record.step >= 0 or record.step == LOOP_BEGINS
         is_step = record.step in (UNNUMBERED, TRUNCATED)

@@ -430,6 +430,7 @@ class RegexReader(DialectReader):
                 continue
             scale = self._get_scale(line, name, begin, value, number)
             pattern = COUNT if name in COUNTS else NUMBER
+            # an invalid value is kept for the message
             if scale is None or not is_complete or not pattern.fullmatch(number):
                 read.invalid.append(name)
             read.values[name], read.numbers[name] = value, number

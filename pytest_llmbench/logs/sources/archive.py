@@ -273,7 +273,7 @@ class Archive:
                 path, member, reason, ignored=is_link and not replaces_file
             )
         elif not self.is_wanted(path.name):
-            if self.is_sampled(path.name):
+            if self.is_sampled(path.name):  # listed later, see `list`
                 self._possible_logs[path] = member
         elif len(self.listing) > FOLDERS:
             raise LogError(_describe_folder_limit())

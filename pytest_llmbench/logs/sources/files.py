@@ -245,6 +245,8 @@ def read_state(
             if size <= COMPARED_WHOLE:
                 digest = hashlib.sha256(os.pread(handle, size, 0))
                 return FileState(size, digest.hexdigest())
+            # Only samples of a large file are compared, so its timestamps must show any
+            # later change.
             last_change_ns = max(status.st_mtime_ns, status.st_ctime_ns)
             if now_ns - last_change_ns < LATE_WRITES_NS or is_in_memory(status):
                 return None

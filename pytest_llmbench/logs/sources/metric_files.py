@@ -208,6 +208,7 @@ class RowRenderer:
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
             return b"\n"
         timestamp = _read_number(values.get(TIMESTAMP)) or math.nan
+        # not a time in seconds, or NaN
         if not 0 < timestamp < LARGEST_STEP:
             timestamp = math.nan
         numbers = {

@@ -275,7 +275,7 @@ class TarReader:
                 return None
             header = read_header(block)
             values = self._read_values(header)
-            if values is None:
+            if values is None:  # the member's own header
                 all_values = {**self._global_values, **pax}
                 return self._begin_member(apply_pax(header, all_values))
             if header.flag == _GLOBAL:
