@@ -89,7 +89,7 @@ def choose_segment(
         and _covers_window(candidate.segment, window)
     ]
     if complete:
-        # A requeued job is judged on the attempt that finished.
+        # A requeued job is judged by the attempt that finished.
         chosen = complete[-1]
         newer = untraced[untraced.index(chosen) + 1 :]
         # An older success must not hide a newer segment that started over.
@@ -100,6 +100,7 @@ def choose_segment(
             chosen, complete = newer[-1], []
     else:
         chosen = (unprofiled or choices)[-1]
+    # Only the last of all segments can continue the segments before it.
     is_last = bool(untraced) and untraced[-1] is chosen is choices[-1]
     if not complete and is_last and is_finished(chosen.segment, steps):
         chosen = join_resumed(untraced, window, steps) or chosen
@@ -184,7 +185,7 @@ def join_resumed(
 
 
 def _resumes(before: Steps, after: Steps) -> bool:
-    """True if `after` begins at a checkpoint of `before`: within or just after it: within or just after it."""
+    """True if `after` continues `before`: it begins within its steps or just after."""
     begin, end = int(get_first_steps(before)[0]), int(before.index[-1]) + 1
     return begin < int(get_first_steps(after)[0]) <= end
 
@@ -205,11 +206,13 @@ def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
         )
         for column in fields(Steps)
     }
-    if len(rows):  # the time before the resume belongs to no step
+    # The first appended step did not start at the timestamp of the last step before the
+    # resume, because the time of the restart lies between them.
+    if len(rows):
         row = rows[0]
-        if row:
+        if row:  # it started at the end of the omitted step before it
             start = after.stamp[row - 1]
-        else:
+        else:  # it started as long before its timestamp as it took
             start = after.stamp[0] - after.seconds[0] * after.mean_of[0]
         columns["since"][len(before)] = start
     return Steps(**columns)
@@ -241,8 +244,10 @@ def is_traced(attempt: Attempt, number: int) -> bool:
     previous_end = segments[number - 2].last_line if number > 1 else 0
     # records after the last segment belong to that segment
     is_last_segment = number == len(segments)
-    begins_in_time = is_last_segment or first_record <= segments[number - 1].last_line
-    return last_record > previous_end and begins_in_time
+    begins_before_end = (
+        is_last_segment or first_record <= segments[number - 1].last_line
+    )
+    return last_record > previous_end and begins_before_end
 
 
 def is_profiled(segment: Segment) -> bool:
@@ -322,7 +327,8 @@ def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
     code, head = NoteCode.ATTEMPTS, f"restarted: {len(attempts)} attempts in {sources}"
     if all(attempt.starts_over for attempt in attempts[1:]):
         code, head = NoteCode.SEGMENTS, f"{len(attempts)} runs in {sources}"
-    if not judged.finished and attempts[-1].finished:  # resumed segments, joined
+    # The judged attempt stopped, and was joined with the attempts that resumed it.
+    if not judged.finished and attempts[-1].finished:
         judged_name = f"{judged_name} one"
         failures = f" with those that resumed it; it {judged.ended}{failures}"
     yield Note(code, f"{head}; the {judged_name}, from {origin}, is judged{failures}")
@@ -380,7 +386,7 @@ def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
     return AttemptSummary(
         number=number,
         log=attempt.files.log,
-        # an ending with a file is in another file than the log
+        # `ending.file` names another file than the log, such as standard error
         line=ending.line if ending and not ending.file else 0,
         first_step=None,
         last_step=None,

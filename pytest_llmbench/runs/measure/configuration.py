@@ -148,6 +148,7 @@ def list_notes(
     `observed_work` contains the values that `observe` yields.
     """
     share = _compute_target_share(timing.window, baseline)
+    # Few target tokens are padding, unless `find_problems` reports them.
     if share < LEAST_TARGET_SHARE and not any(_check_target_tokens(timing, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the others are padding, which takes as long"
         yield Note(NoteCode.PADDED, text, int(timing.window.line[0]))
@@ -352,6 +353,7 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
         name = _parse_name(match["model"])
         if name.families:
             experiments.append((name, statement))
+    # The last path must match, and any of the experiments.
     for statements in (paths[-1:], experiments):
         matches = [_is_same_model(name, expected) for name, _ in statements]
         if statements and not any(matches):
@@ -431,7 +433,10 @@ def _count_samples(steps: Steps, timing: Timing) -> Floats:
 def _check_target_tokens(
     timing: Timing, baseline: Baseline
 ) -> Iterator[tuple[str, int]]:
-    """Yield a problem if the number of target tokens does not fit the batch."""
+    """Yield a problem if the number of target tokens does not fit the batch.
+
+    Target tokens are the tokens whose loss counts; the others are padding or prompts.
+    """
     window, share = timing.window, _compute_target_share(timing.window, baseline)
     if not (share > MOST_TARGET_SHARE or share < LEAST_TARGET_SHARE):
         return  # also if `share` is NaN
@@ -502,8 +507,9 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     Rates times step time give the work of a step, which the baseline determines.
     """
     configuration, steps, counted = baseline.configuration, timing.steps, timing.counted
-    # a time computed from tokens/s always agrees with them
+    # A time computed from tokens/s always agrees with them.
     printed = counted & ~timing.filled
+    # First check: TFLOP/s x step time is the work that model and batch determine.
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
     tflop_per_step = metric_definitions.compute_tflops_per_gpu(configuration, 1.0)
     expected = tflop_per_step * (baseline.logged_tflops_factor or 1.0)
@@ -519,6 +525,7 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
             "a different batch size, sequence length or number of layers"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
+    # Second check: tokens/s x step time is the number of tokens of the batch.
     tokens_per_gpu = _compute_finite_median(
         steps.tokens_per_second_per_gpu[printed] * steps.seconds[printed]
     )
@@ -551,9 +558,10 @@ def _find_less_work(
         median = compute_median(work)
         share = median / recorded[name] if recorded.get(name) else 1.0
         line = int(timing.window.line[0])
-        rounding = _compute_rounding_of(name, timing)
+        rounding = _compute_work_rounding(name, timing)
         noise = DEVIATIONS * _estimate_error(work)
         drop = "" if rewarded else _describe_drop(work, WORK[name])
+        # twice the rounding, because the recorded work is rounded as well
         if share < 1 - max(allowed, noise, 2 * rounding):
             text = _compare_work(name, median, recorded[name])
             yield Problem(Reason.LESS_WORK, text, line)
@@ -561,7 +569,7 @@ def _find_less_work(
             yield Problem(Reason.LESS_WORK, drop, line)
 
 
-def _compute_rounding_of(name: Observed, timing: Timing) -> float:
+def _compute_work_rounding(name: Observed, timing: Timing) -> float:
     """Return the rounding error of work computed from a printed rate, as a fraction.
 
     0 for counted work.

@@ -61,6 +61,7 @@ def measure(
     than the step times of the window: contradicting clocks, and steps outside the
     window that are slower by more than `tolerance`.
     """
+    # the baseline with the window that a valid run must contain
     required = baseline.required
     choice, candidate_seconds = choose_judged(run, required, now, ranked=baseline)
     excluded = validity.find_exclusion(run, choice) or _exclude_short_companion(
@@ -124,7 +125,8 @@ def _compute_window_timing(
         )
     if required is baseline:
         return timing, problems
-    # The statistic uses the document's window, but validity uses the usual one.
+    # A baseline that is timed as in its document has two windows: the statistic uses
+    # the document's steps, validity the usual window (`required`).
     timing = compute_timing(choice.segment.steps, baseline)
     if not problems and not excluded:
         problems = tuple(find_gaps(timing, baseline))
@@ -198,9 +200,9 @@ def choose_judged(
     Also returns the statistics of all candidates, or () if the last segment is judged.
 
     A candidate has finished, covers the window and has no problems. The slowest
-    candidate is chosen, and the last if several are equally slow. `ranked` is the
-    baseline for the statistic if it differs from `baseline`, which determines the
-    candidates.
+    candidate is chosen, and the last if several are equally slow. `baseline` determines
+    the candidates. `ranked` is the baseline whose statistic compares them if it has
+    another window.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.other_candidates:
@@ -223,7 +225,7 @@ def choose_judged(
             continue
         ranked_timing = compute_timing(choice.segment.steps, ranked)
         seconds, _ = _compute_statistic(ranked_timing, ranked.window)
-        if seconds is None:
+        if seconds is None:  # a candidate of unknown speed may be the slowest
             return choice, ()
         measured.append((seconds, choice))
     # Repeating the steps until they are fast does not make a slow job fast.
@@ -316,7 +318,7 @@ def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkp
 
 def _find_duplicate(run: Run) -> Iterator[Problem]:
     """Yield a problem if a run is certainly a duplicate of another."""
-    # The measurements of the run's own job are unknown.
+    # Its log repeats the steps of another job, so those of its own job are unknown.
     duplicate = run.duplicate_of
     if duplicate is not None and duplicate.certain:
         job = notes.name_job(run.found.job_id, run.id)

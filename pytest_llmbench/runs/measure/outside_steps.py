@@ -179,11 +179,15 @@ def check_outside(
     )
 
 
-def _find_slow_range(steps: Steps, usual_seconds: float) -> SlowRange | None:
-    """Return the costliest range of steps, None if no step is slower than usual."""
-    lost = (steps.seconds - usual_seconds) * steps.mean_of
+def _find_slow_range(steps: Steps, window_seconds: float) -> SlowRange | None:
+    """Return the costliest range of steps, None if no step is slower than the window.
+
+    `window_seconds` is the step time of the window.
+    """
+    lost = (steps.seconds - window_seconds) * steps.mean_of
     begin, end = find_largest_sum(lost)
     costliest = int(np.argmax(lost))
+    # If one step costs nearly as much as the whole range, it is reported alone.
     if lost[costliest] > ONE_STEP * lost[begin:end].sum() > 0:
         begin, end = costliest, costliest + 1
     if end <= begin:
@@ -195,7 +199,7 @@ def _find_slow_range(steps: Steps, usual_seconds: float) -> SlowRange | None:
         last=int(steps.index[end - 1]),
         line=int(steps.line[begin]),
         steps=count,
-        step_seconds=usual_seconds + lost_seconds / count,
+        step_seconds=window_seconds + lost_seconds / count,
         usual_seconds=_compute_usual(steps.seconds[begin:end]),
         lost_seconds=lost_seconds,
     )
@@ -258,12 +262,14 @@ def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> 
 
 
 def is_too_slow(
-    check: OutsideCheck, slow_range: SlowRange, beyond: float, tolerance: float
+    check: OutsideCheck, slow_range: SlowRange, excess: float, tolerance: float
 ) -> bool:
-    """True if a range is too slow for too long, or costs more than the tolerance.
+    """True if a range costs more than the tolerance allows.
 
-    A range of a third of the run is too slow if its level exceeds the tolerance.
-    `beyond` is the part of its cost, in seconds, that exceeds the recorded cost.
+    `excess` is the part of its cost, in seconds, that exceeds the recorded cost. The
+    tolerance of the whole run is allowed, and at least STALL_SECONDS. If the range is
+    at least a third of the run, and its usual step exceeds the tolerance, only a third
+    of the run's tolerance is allowed.
     """
     allowed = check.share.to_seconds(tolerance)
     has_slow_level = slow_range.usual_seconds > check.share.step_seconds * (
@@ -271,8 +277,8 @@ def is_too_slow(
     )
     is_long = slow_range.steps >= LONG_SHARE * check.share.steps
     if has_slow_level and is_long:
-        return beyond > allowed * LONG_SHARE
-    return beyond > max(allowed, STALL_SECONDS)
+        return excess > allowed * LONG_SHARE
+    return excess > max(allowed, STALL_SECONDS)
 
 
 def has_risen(

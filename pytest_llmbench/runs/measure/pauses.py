@@ -110,6 +110,7 @@ def _compute_limit(pauses: Pauses, index: int, recorded: Mapping[str, float]) ->
     if recorded_seconds > 0:
         least = MOST_OTHERS * recorded_seconds
         most = MOST_RECORDED * recorded_seconds
+        # The run's other pauses set the limit, within bounds from the recorded pauses.
         return float(np.clip(np.nan_to_num(limit), least, most))
     if np.isnan(limit) and not np.isnan(pauses.printed[index]):
         return MOST_OTHERS * float(pauses.printed[index])

@@ -99,7 +99,11 @@ def compute_window_metrics(
 
 
 def add_logged_work(measurement: Measurement) -> Baseline:
-    """Return the run's baseline with the logged work per step, unless a formula exists."""
+    """Return the run's baseline with the TFLOP per step that the log implies.
+
+    The baseline is unchanged if the model has a FLOPs formula, or if the logged TFLOP/s
+    are missing or too small.
+    """
     baseline, window = measurement.baseline, np.array(measurement.window_seconds)
     logged = next(
         (
@@ -190,7 +194,8 @@ def group_families(
 ) -> tuple[tuple[Configuration, ...], ...]:
     """Group configurations that differ in their number of GPUs only.
 
-    They have equal layers, sequence length, MBS and GBS per GPU. Proxies are excluded.
+    They have equal layers, sequence length, MBS and GBS per GPU. Proxies, which have
+    fewer layers or shorter sequences than the real model, are excluded.
     """
     families: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for configuration in configurations:

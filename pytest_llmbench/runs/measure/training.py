@@ -239,6 +239,7 @@ def _find_zero_norm(
     zeros = curve.grad_norm == 0
     if (
         not zeros.any()
+        # DeepSpeed, which the log then states, prints every norm as 0
         or _is_stated(choice, StatedField.ENGINE)
         or recorded.get(Observed.GRADIENT_NORM) == 0
     ):
@@ -323,8 +324,10 @@ def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> s
         return ""
     value = float(loss.values[0])
     recorded_fall = first - last
+    # The recorded loss fell, and this loss is still far above its last value.
     if recorded_fall > STUCK * first and value - last > STUCK * recorded_fall:
         return f"; in the recorded runs it falls from {first:.4g} to {last:.4g}"
+    # The loss is 0, but the recorded loss did not end near 0.
     if value == 0 and last >= COLLAPSED_FROM:
         return f"; in the recorded runs it is {last:.4g} there"
     return ""
@@ -337,6 +340,7 @@ def _is_constant_loss_certain(
     # On synthetic data a loss of four digits may be constant although the run trains.
     if not (loss.is_always(0.0) or loss.is_constant):
         return False
+    # some dialects print a 0 only for an exact zero, and not for a small number
     exact = loss.is_always(0.0) and get_dialect(choice.attempt.log.dialect).exact_zero
     return (
         exact
@@ -404,7 +408,7 @@ def _lacks_recorded_loss(
         return False
     if choice.attempt.log.prints_loss and not steps.has_loss.all():
         return False  # `validity._find_missing_losses` names the steps
-    # Of a record that summarises all steps, the values printed before it count.
+    # If one record summarises all steps, the losses printed before it are counted.
     loss_count = len(choice.segment.progress) or np.count_nonzero(steps.has_loss)
     return bool(loss_count <= 1)
 

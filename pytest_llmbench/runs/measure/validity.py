@@ -34,7 +34,7 @@ RECENT = timedelta(minutes=10)
 # steps of a run that only verifies that a checkpoint loads (the documents use one)
 LARGEST_LOAD_RUN = 2
 
-LACKING = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
+INCOMPLETE_REASONS = (Reason.WINDOW_INCOMPLETE, Reason.INCOMPLETE, Reason.STILL_RUNNING)
 """Reasons that interleaved writers may cause: their steps are spread over segments."""
 
 NO_CONFIGURATION = Key("", "", "", "", "", 1)
@@ -66,14 +66,14 @@ def find_exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if log.checkpoints.load_line and choice.segment.finished:
         # sum the steps per line: a long run may print only every tenth step
         step_count = int(choice.segment.steps.mean_of.sum())
-        step_counts = [
+        segment_step_counts = [
             int(segment.steps.mean_of.sum())
             for attempt in run.attempts
             for segment in attempt.log.segments
             if len(segment.steps)
         ]
         # a run with a longer segment continued training
-        if all(count <= LARGEST_LOAD_RUN for count in step_counts):
+        if all(count <= LARGEST_LOAD_RUN for count in segment_step_counts):
             text = f"it loaded a checkpoint and ran {step_count} step"
             return Problem(Reason.CHECKPOINT_LOAD, text, log.checkpoints.load_line)
     return None
@@ -90,7 +90,7 @@ def explain_no_steps(run: Run, baseline: Baseline, now: datetime) -> Problem:
     if ending:
         text = f"no training step in the log: {formatting.describe_ending(ending, files.log.name)}"
         reason = _choose_reason(ending, default=Reason.NO_STEPS)
-        # an ending with a file is in another file than the log
+        # `ending.file` names another file than the log, such as standard error
         return Problem(reason, text, 0 if ending.file else ending.line)
     unparsed = next(
         (unread for unread in log.unread if unread.dialect == baseline.dialect), None
@@ -151,7 +151,8 @@ def find_problems(
     ]
     if choice.attempt.log.prints_loss:
         problems += _find_missing_losses(choice.segment.steps, baseline.window)
-    if any(problem.reason in LACKING for problem in problems):  # put the cause first
+    if any(problem.reason in INCOMPLETE_REASONS for problem in problems):
+        # the cause comes first
         problems = [*_find_interleaved_writers(choice), *problems]
     return tuple(problems)
 
@@ -204,7 +205,9 @@ def _find_unfinished(
     progress = f"stopped after step {int(segment.steps.index[-1])}{of_total}"
     last_line = int(segment.steps.line[-1])
     is_recent = _is_recently_modified(run, now)
-    if ending is not None and not (ending.went_on and is_recent):
+    # If steps follow the ending, it may be only a warning in a run that continues.
+    may_continue = ending is not None and ending.went_on and is_recent
+    if ending is not None and not may_continue:
         text = f"{progress}: {formatting.describe_ending(ending, choice.attempt.files.log.name)}"
         line = ending.line
         if ending.file or not line:  # the ending is in another file, or in no line
@@ -227,7 +230,8 @@ def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
     log, ending = choice.attempt.log, choice.attempt.log.ending
     if not is_restarted_without_steps(run, choice) or ending is None or ending.went_on:
         return
-    if not ending.file and ending.line > log.begun_again_line:
+    died_after_start = not ending.file and ending.line > log.begun_again_line
+    if died_after_start:
         text = f"another process started after the last step (line {log.begun_again_line}), and logged no step"
         cause = formatting.describe_ending(ending, choice.attempt.files.log.name)
         reason = _choose_reason(ending, default=Reason.INCOMPLETE)

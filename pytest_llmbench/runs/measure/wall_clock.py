@@ -307,8 +307,9 @@ def _correct_clock_change(intervals: Intervals) -> Intervals:
 def _replace_backward_jumps(intervals: Intervals, goes_back: Flags) -> Intervals:
     """Replace each backward jump of the clock by a gap of the same size.
 
-    How much time passed there is unknown: a clock set back by an hour hides a gap of 50
-    minutes. A corrected change of an hour is skipped.
+    How much time passed there is unknown. If a clock is set back by an hour during a
+    gap of 50 minutes, it only goes back by 10 minutes, which hides the gap. A corrected
+    change of an hour is skipped.
     """
     if intervals.set_clock >= 0:
         goes_back = goes_back.copy()
@@ -564,8 +565,9 @@ def _find_hidden_time(
         return
     line = int(timing.window.line[0])
     seconds = float(np.average(timing.window.seconds, weights=timing.window.mean_of))
-    # A rate below 1 may be printed as 0.
-    if work >= seconds and _prints_zero_rates(timing):
+    # A rate below 1 may be printed as 0. The recorded work implies work / seconds.
+    is_rate_printable = work >= seconds
+    if is_rate_printable and _prints_zero_rates(timing):
         text = (
             f"each step of the window prints a rate of 0 (recorded runs: {work:.6g} samples or tokens a step): "
             "only the timestamps of the lines show how long a step takes"

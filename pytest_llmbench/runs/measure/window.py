@@ -137,15 +137,15 @@ def choose_mean_steps(steps: Steps, window: Window) -> Window:
     return Window(first, last)
 
 
-def choose_last_half(steps: Steps, planned: float = math.inf) -> Window:
+def choose_last_half(steps: Steps, last_planned: float = math.inf) -> Window:
     """Return the window of the last half of the printed times.
 
-    It ends at the last of the `planned` steps.
+    `last_planned` is the last step that the run was to make; later times are ignored.
     """
     # the first times are warm-up; OLMo runs ten steps more than planned
     last_steps = steps.index
-    if last_steps[0] <= planned:
-        last_steps = last_steps[last_steps <= planned]
+    if last_steps[0] <= last_planned:
+        last_steps = last_steps[last_steps <= last_planned]
     middle = len(last_steps) // 2
     return Window(int(get_first_steps(steps)[middle]), int(last_steps[-1]))
 
@@ -289,11 +289,11 @@ def _apply_planned_steps(steps: Steps, baseline: Baseline) -> Steps:
     printed_count, planned_count = int(steps.index[0]), baseline.steps
     relative_unit = float(steps.resolution_seconds[0] / steps.seconds[0])
     # the number of step counts that one unit of the printed rate includes
-    candidates = relative_unit * printed_count
-    recorded_candidates = _count_recorded_candidates(baseline, candidates)
+    candidate_count = relative_unit * printed_count
+    recorded_candidate_count = _count_recorded_candidates(baseline, candidate_count)
     # Each count is known to half of its range; the 1 is for rounding to whole steps.
-    allowed = (candidates + 1 + recorded_candidates) / 2
-    is_certain = not candidates > 1
+    allowed = (candidate_count + 1 + recorded_candidate_count) / 2
+    is_certain = not candidate_count > 1
     if is_certain or abs(planned_count - printed_count) > allowed:
         return steps
     count = np.array([planned_count], dtype=np.int64)
@@ -304,14 +304,14 @@ def _apply_planned_steps(steps: Steps, baseline: Baseline) -> Steps:
     )
 
 
-def _count_recorded_candidates(baseline: Baseline, candidates: float) -> float:
+def _count_recorded_candidates(baseline: Baseline, candidate_count: float) -> float:
     """Return the number of step counts that are compatible with a baseline's runs.
 
     For a baseline made from runs, it is assumed to be that of the judged run,
-    `candidates`. The step count of a recipe is certain: 0.
+    `candidate_count`. The step count of a recipe is certain: 0.
     """
     is_from_runs = baseline.recording is not None or baseline.match is not None
-    return candidates if is_from_runs else 0.0
+    return candidate_count if is_from_runs else 0.0
 
 
 def _fill_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Flags]:
@@ -350,6 +350,7 @@ def find_gaps(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
         and counted.tolist() == list(required)
     ):
         return  # all steps of the window count, as in nearly every run
+    # steps of the window that no counted time covers
     uncounted = set(find_uncovered(steps, timing.counted, window))
     if not uncounted and not unusable.any():
         return
@@ -359,7 +360,8 @@ def find_gaps(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     impossible = unusable & ~untimed & ~dispatched
     yield from _find_dispatched_steps(steps, dispatched)
     yield from _find_impossible_steps(steps, impossible, baseline)
-    # The steps that no time of the window covers are missing, or in a straddling mean.
+    # Steps that no time inside the window covers, not even an unusable one, are missing,
+    # or part of a straddling mean: a mean that crosses a bound of the window.
     uncovered = uncounted - find_covered_steps(steps, unusable, window)
     straddling = _mask_straddling(timing, window)
     straddled = uncovered & find_covered_steps(steps, straddling, window)
