@@ -33,7 +33,7 @@ BOUNDED = {
     "logs.reading.codec._to_json": "the types of records",
     "logs.reading.consistency._can_be_result_of": "a log and its readings",
     "judge.change_points._find_cuts": "the days of a year, in parts",
-    "judge.distributions.compute_probability": "one call, with the other sign",
+    "judge.distributions.compute_t_upper_tail": "one call, with the other sign",
     "launch.policies.search_policy._search": "the builds, in halves",
     "launch.policies.search_policy._search_both_sides": "the builds, in halves",
     "report.document._replace_non_finite": "the documents that a session makes",

@@ -22,7 +22,7 @@ from pytest_llmbench.core.judgement_records import (
 )
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.distributions import compute_probability
+from pytest_llmbench.judge.distributions import compute_t_upper_tail
 from pytest_llmbench.launch.policies.repeat_policy import (
     ONE_ANALYSIS,
     RepeatPolicy,
@@ -152,7 +152,7 @@ def welch(case: Case) -> Result:
         parts[0] ** 2 / (len(old) - 1) + parts[1] ** 2 / (len(new) - 1)
     )
     statistic = (np.mean(new) - np.mean(old)) / math.sqrt(sum(parts))
-    return _plain(compute_probability(float(statistic), float(freedom)) < LEVEL)
+    return _plain(compute_t_upper_tail(float(statistic), float(freedom)) < LEVEL)
 
 
 def _threshold(measured: float, expected: float) -> Result:

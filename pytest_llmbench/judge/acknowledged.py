@@ -173,14 +173,16 @@ def apply_acknowledgements(
             active.append(entry)
         else:
             idle_notes.append(idle_note)
+    # All entries together raise the level by at most LARGEST.
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
     remarks = [
         Note(NoteCode.ACKNOWLEDGED, entry, acknowledgement=entry) for entry in active
     ]
     if accepted > shift:
-        in_all = CodedStatement(StatementCode.ACCEPTED_IN_ALL, change=accepted)
-        remarks.append(Note(NoteCode.ACKNOWLEDGED, in_all))
+        capped = CodedStatement(StatementCode.ACCEPTED_IN_ALL, change=accepted)
+        remarks.append(Note(NoteCode.ACKNOWLEDGED, capped))
+    # A run that no longer needs the raised level is compared with the baseline.
     if shift > 0 and _meets_own_bound(newest, evidence, shift):
         shift = 0.0
         remarks = [
@@ -290,6 +292,7 @@ def move_baseline(evidence: Evidence, factor: float) -> Evidence:
     baseline = _scale_baseline(evidence.baseline, factor)
 
     def move_measurement(measurement: Measurement) -> Measurement:
+        """Return a measurement with the moved baseline and its expected metrics."""
         expected = tuple(
             _scale_metric(metric, factor) for metric in measurement.expected
         )

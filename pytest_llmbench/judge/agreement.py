@@ -48,9 +48,11 @@ STALLS = 1.25
 def find_doubt(
     own_answer: Answer, current: Sequence[Measurement], evidence: Evidence
 ) -> CodedStatement | None:
-    """Return the other statistic if it contradicts `own_answer`, else None.
+    """Return the other statistic if it contradicts the baseline's statistic, or None.
 
-    The trimmed mean is compared if the baseline uses the mean, and vice versa.
+    The other statistic is the trimmed mean if the baseline uses the mean, and vice
+    versa. `own_answer` is the result for the baseline's statistic. The two contradict
+    each other if only one of them exceeds the tolerance.
     """
     trimmed = evidence.baseline.window.statistic != "trimmed_mean"
     statistic = compute_trimmed_mean if trimmed else compute_mean
@@ -258,7 +260,7 @@ def _average_without_stall(
     share = HICCUP * len(window)
     has_means = any(steps > 1 for steps in mean_of)
     stalls = min(MOST_STALLS, int(share) if has_means else math.ceil(share))
-    replaced = min(stalls + moving_mean - 1, len(window) - 1)
+    replaced_count = min(stalls + moving_mean - 1, len(window) - 1)
     slowest_first = np.sort(window)[::-1]
-    next_slowest = slowest_first[replaced]
+    next_slowest = slowest_first[replaced_count]
     return compute_mean(np.minimum(window, next_slowest), mean_of)

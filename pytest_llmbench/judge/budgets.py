@@ -77,7 +77,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         *_note_moves(recording, evidence.drift_budget),
     )
     meets = (
-        _find_furthest_value(judgement, drift) <= drift.limit + EQUAL
+        _compute_largest_drift(judgement, drift) <= drift.limit + EQUAL
         and drift.answered is not Answer.BEYOND
         and not drift.edited
     )
@@ -131,7 +131,7 @@ def _measure_drift(
     )
 
 
-def _find_furthest_value(judgement: Judgement, drift: _Drift) -> float:
+def _compute_largest_drift(judgement: Judgement, drift: _Drift) -> float:
     """Return the log difference of the measured time to the reference value.
 
     If launched runs differ too much to be averaged, the slowest run is used.
@@ -204,6 +204,7 @@ def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
     origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
     if is_beyond(now, origin, budget) and origin != find_reference(recording):
         reasons = [value.reason for value in list_accepted(recording)]
+        # the accepted slowdowns: values with a reason other than a faster level
         moves = sum(bool(reason) and reason != FASTER for reason in reasons)
         moved = CodedStatement(
             StatementCode.MOVED_RECORDING, recorded=(now, origin), moves=moves
@@ -345,6 +346,7 @@ def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -
 
     The note is BUDGET_UNKNOWN if the run was meant to save or load, else BUDGET_UNUSED.
     """
+    # the text that shows that the run was meant to save or load, "" if there is none
     meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
     load = _find_load(run) if action == CheckpointAction.LOAD else None
     if load is not None:
@@ -365,25 +367,24 @@ def _find_doubt(
     """Return a reason to doubt that a budget is met, with its line.
 
     None if the times prove that the budget is met. `timed` are the `records` whose
-    times are compared with the budget; `unread` counts records
-    that were not kept. `timed` are the `records` whose
-    times are compared with the budget; `unread` counts records
-    that were not kept.
+    times are compared with the budget. `unread` counts the records that were not kept.
     """
     truncated = next((record for record in records if record.torn), None)
     if truncated is not None:
         return CodedStatement(StatementCode.TIME_TRUNCATED), truncated.line
     untimed = [record for record in records if record.seconds is None]
     timed_records = [record for record in records if record.seconds is not None]
+    # A log may print each save twice: with and without its time.
     if _count_per_rank(untimed) > _count_per_rank(timed_records):
         return CodedStatement(StatementCode.TIME_MISSING), untimed[-1].line
+    # The time to dispatch an asynchronous save does not contain the save itself.
     dispatched = next((record for record in timed if record.dispatched), None)
     if dispatched is not None and budget.metric != DISPATCH:
         return CodedStatement(StatementCode.DISPATCH_ONLY), dispatched.line
     if unread:
         line = records[-1].line if records else 0
         return CodedStatement(StatementCode.RECORDS_UNREAD, records=unread), line
-    if not timed:
+    if not timed:  # a budget of dispatches, but the saves were synchronous
         return CodedStatement(StatementCode.SYNCHRONOUS), timed_records[0].line
     return None
 

@@ -186,7 +186,7 @@ def _compute_weights(count: int, correlation: float) -> Floats:
         compute_variance_inflation(inner, correlation) / inner
         + compute_variance_inflation(outer, correlation) / outer
     )
-    weight = np.zeros(count + 1)
+    weight = np.zeros(count + 1)  # by the length of the segment
     weight[ends[:-1]] = count / (inner * outer) / np.sqrt(variance)
     return np.asarray(weight[np.maximum(ends - starts[:, None], 0)])
 

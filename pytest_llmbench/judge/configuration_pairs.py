@@ -114,34 +114,34 @@ def _identify_work(configuration: Configuration) -> tuple[object, ...]:
 
 
 def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> ComparisonRow:
-    """Compare two log differences.
+    """Compare the step time ratio of two configurations with the documented ratio.
 
-    The loss is the member's difference minus the reference's: the negative log of the
-    measured over the documented ratio.
+    The loss is the member's log difference to its baseline minus that of the reference:
+    the log of the documented ratio over the measured ratio.
     """
-    ours, theirs = member.estimate, reference.estimate
-    loss = ours.difference - theirs.difference
-    half_width = _combine_widths(ours, theirs)
+    estimate, reference_estimate = member.estimate, reference.estimate
+    loss = estimate.difference - reference_estimate.difference
+    half_width = _combine_widths(estimate, reference_estimate)
     documented = (
         reference.judgement.baseline.step_seconds
         / member.judgement.baseline.step_seconds
     )
     verdict = Verdict.PASS
-    if not _is_at_baseline(ours):
+    if not _is_at_baseline(estimate):
         low, high = loss - half_width, loss + half_width
-        verdict = VERDICTS[compare_interval(low, high, ours.margin)]
+        verdict = VERDICTS[compare_interval(low, high, estimate.margin)]
     return ComparisonRow(
         key=member.configuration.key,
         reference=reference.configuration.key,
         baseline=member.judgement.baseline.kind,
         measured=documented * math.exp(-loss),
         documented=documented,
-        bound=documented * math.exp(-ours.margin),
+        bound=documented * math.exp(-estimate.margin),
         difference=math.expm1(-loss),
         low=math.expm1(-loss - half_width),
         high=math.expm1(-loss + half_width),
         verdict=verdict,
-        threshold_only=ours.threshold_only or theirs.threshold_only,
+        threshold_only=estimate.threshold_only or reference_estimate.threshold_only,
     )
 
 
@@ -152,7 +152,7 @@ def _is_at_baseline(estimate: Estimate) -> bool:
     )
 
 
-def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
+def _combine_widths(member: Estimate, reference: Estimate) -> float:
     """Return the half-width of the interval of a difference of two estimates.
 
     Variances add. Degrees of freedom follow Welch (Biometrika 34, 1947) and
@@ -160,17 +160,20 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     estimate, their degrees of freedom do not add: the smaller is used. 0 if neither
     error is known.
     """
-    estimates = [estimate for estimate in (ours, theirs) if not estimate.threshold_only]
+    # a `threshold_only` estimate has no error
+    estimates = [
+        estimate for estimate in (member, reference) if not estimate.threshold_only
+    ]
     if not estimates:
         return 0.0
     variance = sum(estimate.standard_error**2 for estimate in estimates)
     freedom = min(estimate.degrees_of_freedom for estimate in estimates)
-    if ours.noise != theirs.noise and variance > 0:
+    if member.noise != reference.noise and variance > 0:
         freedom = variance**2 / sum(
             (estimate.standard_error**2) ** 2 / estimate.degrees_of_freedom
             for estimate in estimates
         )
-    level = min(ours.level, theirs.level)
+    level = min(member.level, reference.level)
     return compute_quantile(1 - level, freedom) * math.sqrt(variance)
 
 

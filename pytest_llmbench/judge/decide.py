@@ -77,7 +77,7 @@ def judge(evidence: Evidence) -> Judgement:
     applied.
     """
     judgement = explanation.add_order_note(_judge_newest(evidence), evidence)
-    return _finish(judgement, evidence)
+    return _apply_budgets_and_rules(judgement, evidence)
 
 
 def _judge_newest(evidence: Evidence) -> Judgement:
@@ -106,10 +106,10 @@ def judge_alone(evidence: Evidence) -> Judgement:
     The other measurements are its history. The verdict is NOT_COMPARABLE if the run was
     excluded. The drift budget and the checkpoint budgets are applied too.
     """
-    return _finish(_judge_first(evidence), evidence)
+    return _apply_budgets_and_rules(_judge_first(evidence), evidence)
 
 
-def _finish(judgement: Judgement, evidence: Evidence) -> Judgement:
+def _apply_budgets_and_rules(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Add acknowledgements, apply the budgets and the rules for certificates."""
     judgement = explanation.with_remarks(judgement, evidence)
     judgement = apply_drift_budget(judgement, evidence)
@@ -269,11 +269,13 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     shape = find_current_shape(current_runs)
     decision = _decide(estimate, counted, evidence, shape)
     literal = agreement.apply_literal_rule(counted, evidence, estimate)
+    # Launched runs that differ too much are not averaged: each must meet the rule.
     if current_runs.apart:
         decision = _decide_apart(decision)
         literals = [_apply_literal_rule_alone(run, evidence, noise) for run in counted]
         literal = agreement.LiteralRule(all(rule.meets for rule in literals))
     decision = _confirm(decision, counted, evidence, apart=current_runs.apart)
+    # A single run that decides nothing may decide together with the days before it.
     if decision.reason is Reason.CANNOT_TELL and len(current) == 1:
         pooled = _decide_over_days(evidence, counted[0], previous, literal.meets)
         decision = pooled or decision
@@ -412,18 +414,21 @@ def _find_undecided(
 ) -> _Decision | None:
     """Decide runs with an inconclusive interval or too few values for an error.
 
-    Returns INCONCLUSIVE, or an implausible IMPROVEMENT. None if the runs are within the
-    bound by few values that are neither quantised nor means of several steps.
+    Returns INCONCLUSIVE, or an implausible IMPROVEMENT. None if the few values can
+    decide: they are within the bound, not quantised, and not means of several steps.
     """
+    # First reason: printed times with so few digits that the true time may be slower.
     because = agreement.find_quantised_time(current, evidence)
     within = _compare_interval(estimate) is Answer.WITHIN
+    # Second reason: few values that are means of several steps.
     if because is None and within and current[0].mean_of:
         # The window of a resumed run may print one mean over all steps, although its
         # time is that of the last steps only.
         implausible = _find_implausible(estimate, current, evidence)
         if implausible is not None:
             return implausible
-        because = explanation.count_means(current[0])
+        because = explanation.state_few_means(current[0])
+    # Third reason: an interval that contains the bound.
     if because is None:
         if within:
             return None

@@ -31,7 +31,7 @@ ASYMPTOTIC = 12.0
 """Argument from which these Bernoulli numbers yield 15 digits of the derivatives."""
 
 
-def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
+def compute_t_upper_tail(statistic: float, degrees_of_freedom: float) -> float:
     """Return the upper tail probability of Student's t distribution.
 
     NaN if `degrees_of_freedom` is not positive.
@@ -41,18 +41,21 @@ def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
     if math.isnan(statistic) or not degrees_of_freedom > 0:
         return math.nan
     if statistic < 0:
-        return 1 - compute_probability(-statistic, degrees_of_freedom)
+        return 1 - compute_t_upper_tail(-statistic, degrees_of_freedom)
     if math.isinf(degrees_of_freedom):
         return math.erfc(statistic / math.sqrt(2)) / 2
+    # The tail is half the regularized incomplete beta function with the parameters
+    # a = degrees_of_freedom / 2 and b = 1/2 at x.
     square = statistic * statistic
-    outside = degrees_of_freedom / (degrees_of_freedom + square)
-    if outside == 0:
+    x = degrees_of_freedom / (degrees_of_freedom + square)
+    if x == 0:
         return 0.0
-    inside = square / (degrees_of_freedom + square)
-    if inside == 0:  # also if `square` is positive but tiny
+    complement = square / (degrees_of_freedom + square)
+    if complement == 0:  # also if `square` is positive but tiny
         return 0.5
-    front = math.log(_compute_gamma_ratio(degrees_of_freedom / 2) / math.sqrt(math.pi))
-    return _integrate_beta(degrees_of_freedom / 2, 0.5, outside, inside, front) / 2
+    a, b = degrees_of_freedom / 2, 0.5
+    minus_log_beta = math.log(_compute_gamma_ratio(a) / math.sqrt(math.pi))
+    return _integrate_beta(a, b, x, complement, minus_log_beta) / 2
 
 
 @lru_cache(maxsize=4096)
@@ -80,12 +83,14 @@ def _invert_tail(tail: float, freedom: float) -> float:
         return math.inf
     value = _approximate_quantile(tail, freedom)
     for _ in range(MAX_STEPS):
-        beyond = max(compute_probability(value, freedom), TINY)
+        tail_of_value = max(compute_t_upper_tail(value, freedom), TINY)
+        # Newton's step in log t
         step = (
-            math.log(beyond / tail)
-            * beyond
+            math.log(tail_of_value / tail)
+            * tail_of_value
             / (value * _compute_density(value, freedom))
         )
+        # a step is at most a factor of e^2
         value *= math.exp(min(max(step, -2.0), 2.0))
         if abs(step) < 1e-9:  # the next step would be the square of this
             break
@@ -98,10 +103,13 @@ def _approximate_quantile(tail: float, freedom: float) -> float:
     Abramowitz and Stegun 26.2.23 and 26.7.5.
     """
     root = math.sqrt(-2 * math.log(tail))
-    below = 1 + root * (1.432788 + root * (0.189269 + root * 0.001308))
-    normal = max(root - (2.515517 + root * (0.802853 + root * 0.010328)) / below, 1e-4)
-    second = normal * (3 + normal**2 * (16 + 5 * normal**2)) / (96 * freedom**2)
-    return normal + normal * (1 + normal**2) / (4 * freedom) + second
+    numerator = 2.515517 + root * (0.802853 + root * 0.010328)
+    denominator = 1 + root * (1.432788 + root * (0.189269 + root * 0.001308))
+    normal = max(root - numerator / denominator, 1e-4)  # the normal quantile
+    # corrections for the degrees of freedom
+    first_order = normal * (1 + normal**2) / (4 * freedom)
+    second_order = normal * (3 + normal**2 * (16 + 5 * normal**2)) / (96 * freedom**2)
+    return normal + first_order + second_order
 
 
 def _compute_density(value: float, freedom: float) -> float:
@@ -125,17 +133,21 @@ def _compute_gamma_ratio(a: float) -> float:
     return math.sqrt(a) * (1 + terms)
 
 
-def compute_f_probability(ratio: float, freedom: float, freedom_below: float) -> float:
+def compute_f_upper_tail(
+    ratio: float, numerator_freedom: float, denominator_freedom: float
+) -> float:
     """Return the upper tail probability of the F distribution.
 
-    `ratio` is a variance with `freedom` over one with `freedom_below` degrees of
-    freedom.
+    `ratio` is a ratio of two variances, whose degrees of freedom are
+    `numerator_freedom` and `denominator_freedom`.
     """
-    share = freedom_below / (freedom_below + freedom * ratio)
-    return compute_beta_probability(share, freedom_below / 2, freedom / 2)
+    share = denominator_freedom / (denominator_freedom + numerator_freedom * ratio)
+    return compute_beta_lower_tail(
+        share, denominator_freedom / 2, numerator_freedom / 2
+    )
 
 
-def compute_beta_probability(value: float, a: float, b: float) -> float:
+def compute_beta_lower_tail(value: float, a: float, b: float) -> float:
     """Return the lower tail probability of the beta distribution.
 
     Accurate to 10 digits if `a` or `b` are in the thousands.
@@ -144,23 +156,24 @@ def compute_beta_probability(value: float, a: float, b: float) -> float:
         return value
     if not 0 < value < 1:
         return float(value >= 1)
-    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
-    return _integrate_beta(a, b, value, 1 - value, front)
+    minus_log_beta = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    return _integrate_beta(a, b, value, 1 - value, minus_log_beta)
 
 
 def _integrate_beta(
-    a: float, b: float, x: float, complement: float, front: float
+    a: float, b: float, x: float, complement: float, minus_log_beta: float
 ) -> float:
     """Return the regularized incomplete beta function at `x` = 1 - `complement`.
 
-    Both are parameters so that neither loses digits. `front` is -log B(a, b). Evaluates
-    the continued fraction of DLMF 8.17.22 on the side where it converges fast.
+    Both are parameters so that neither loses digits. `minus_log_beta` is -log B(a, b).
+    Evaluates the continued fraction of DLMF 8.17.22 at `x` or at `complement`, whichever
+    converges fast.
     """
     if x < complement:  # take the logarithm of the smaller, which has more digits
         log_x, log_complement = math.log(x), math.log1p(-x)
     else:
         log_x, log_complement = math.log1p(-complement), math.log(complement)
-    power = math.exp(front + a * log_x + b * log_complement)
+    power = math.exp(minus_log_beta + a * log_x + b * log_complement)
     if x * (a + b + 2) < a + 1:
         return power / a * _evaluate_fraction(a, b, x)
     return 1 - power / b * _evaluate_fraction(b, a, complement)

@@ -26,7 +26,7 @@ from pytest_llmbench.core.judgement_records import (
 from pytest_llmbench.core.robust import winsorise
 from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.distributions import compute_probability, compute_quantile
+from pytest_llmbench.judge.distributions import compute_quantile, compute_t_upper_tail
 from pytest_llmbench.judge.noise import WithinRun, estimate_within_run
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def estimate_difference(
         estimate,
         detectable=formatting.compute_bounded_exp(detectable) - 1,
         repeats_needed=count_repeats_needed(per_run, difference - margin),
-        p_slower=compute_probability(t_statistic, error.degrees_of_freedom),
+        p_slower=compute_t_upper_tail(t_statistic, error.degrees_of_freedom),
     )
 
 
@@ -354,7 +354,10 @@ def compute_error(
 def _compare_errors(
     noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float
 ) -> tuple[DifferenceError, DifferenceError]:
-    """Compute the run-to-run error and the widest error at a level."""
+    """Return the run-to-run error, and the candidate with the widest interval.
+
+    `level` is the one-sided level of the intervals.
+    """
     count = len(runs)
     within_variance = sum(run.error**2 for run in runs) / count**2
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)

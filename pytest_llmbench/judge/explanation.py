@@ -105,7 +105,7 @@ def state_runs_needed(estimate: Estimate) -> CodedStatement:
     return CodedStatement(StatementCode.RUNS_NEEDED, runs=runs, needed=needed)
 
 
-def count_means(run: Measurement) -> CodedStatement:
+def state_few_means(run: Measurement) -> CodedStatement:
     """Report that the window has too few printed means to compare them."""
     means, steps = len(run.window_seconds), sum(run.mean_of)
     return CodedStatement(StatementCode.FEW_MEANS, means=means, steps=steps)

@@ -70,7 +70,7 @@ def find_last_good(
         run for run in list_valid_runs(evidence) if _is_before(run, started, judgement)
     ]
     bound = judgement.bound_seconds * (1 + EPSILON)
-    later_runs: list[PreviousRun] = []  # than the run in hand; none of these was good
+    later_runs: list[PreviousRun] = []  # later than `run`; none of them was good
     for run in reversed(earlier_runs):
         seconds = run.statistic_seconds
         if seconds is not None and seconds <= bound:
@@ -202,27 +202,27 @@ def _make_last_good(
 def add_stored(
     last: LastGoodRun,
     details: StoredDetails,
-    red: Measurement | None,
+    failed: Measurement | None,
     nodes: tuple[str, ...],
 ) -> LastGoodRun:
-    """Add stored nodes, settings and steps to the last good run.
+    """Add comparisons with the failed run from stored details of the last good run.
 
-    `red` is the failed run, `nodes` are its nodes.
+    Compares nodes, settings and steps. `nodes` are the nodes of the failed run.
     """
     if details.nodes and nodes:
         last = replace(last, nodes=ComparedNodes(details.nodes, nodes))
-    # the folder has provided the other facts
-    if red is None or last.source is RunSource.FOLDER:
+    # a last good run in the folder was compared already, except for its nodes
+    if failed is None or last.source is RunSource.FOLDER:
         return last
     stored_settings = {"launcher": details.launcher} if details.launcher else {}
-    settings = compare_facts(stored_settings, list_settings(red))
-    has_same_length = len(details.step_seconds) == len(red.window_seconds)
-    if not has_same_length or details.mean_of != red.mean_of:
+    settings = compare_facts(stored_settings, list_settings(failed))
+    has_same_length = len(details.step_seconds) == len(failed.window_seconds)
+    if not has_same_length or details.mean_of != failed.mean_of:
         return replace(last, settings=settings)  # the stored steps are another window
     # How a log rounds or smooths its times is not stored; a configuration has one kind
     # of log.
-    stored_window = replace(red, window_seconds=details.step_seconds)
-    steps = compare_steps(before=stored_window, now=red)
+    stored_window = replace(failed, window_seconds=details.step_seconds)
+    steps = compare_steps(before=stored_window, now=failed)
     return replace(last, settings=settings, steps=steps)
 
 

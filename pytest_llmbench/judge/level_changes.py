@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -181,7 +181,8 @@ def compute_remaining_shifts(shifts: Sequence[LevelShift]) -> list[float]:
     This is the smallest offset that any level since then had from the level before the
     change; 0 if the change was reverted. A later change in the opposite direction
     therefore cancels the most recent changes first, and a cancelled change never counts
-    again.
+    again. For example, of the changes +0.05, +0.03 and -0.04, there remain +0.04, 0 and
+    -0.04.
     """
     remaining_shifts = []
     for index, shift in enumerate(shifts):
@@ -218,20 +219,14 @@ def assign_acknowledgements(
             for index, entry in enumerate(acknowledged)
             if _is_near(entry, kind, shift, daily_runs)
         ]
-        remaining = _with_difference(shift, remaining_shift or shift.difference)
-        fits = [
-            index
+        lasting = _with_difference(shift, remaining_shift or shift.difference)
+        started = daily_runs[shift.position].started.date()
+        preference_keys = {
+            index: _make_preference_key(acknowledged[index], started, today)
             for index in candidates
-            if _covers_changes(acknowledged[index], [*covered[index], remaining])
-        ]
-
-        def make_preference_key(
-            index: int, started: datetime = daily_runs[shift.position].started
-        ) -> tuple[bool, timedelta]:
-            entry = acknowledged[index]
-            return today > entry.expires, abs(entry.since - started.date())
-
-        best = min(fits, key=make_preference_key, default=None)
+            if _covers_changes(acknowledged[index], [*covered[index], lasting])
+        }
+        best = min(preference_keys, key=preference_keys.__getitem__, default=None)
         chosen.append(None if best is None else acknowledged[best])
         for index in candidates:
             is_opposite = shift.difference * acknowledged[index].fraction < 0
@@ -239,6 +234,16 @@ def assign_acknowledgements(
             if index == best or (covered[index] and is_opposite):
                 covered[index].append(shift)
     return chosen
+
+
+def _make_preference_key(
+    entry: Acknowledgement, started: date, today: date
+) -> tuple[bool, timedelta]:
+    """Return the sort key of an entry for a change on the day `started`.
+
+    Entries that have not expired come first, then those of the nearest day.
+    """
+    return today > entry.expires, abs(entry.since - started)
 
 
 def _with_difference(shift: LevelShift, difference: float) -> LevelShift:

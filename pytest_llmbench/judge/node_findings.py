@@ -119,6 +119,7 @@ def _explain_separate_runs(
     known_slow: frozenset[str],
 ) -> NodeFinding:
     """Explain clearly separated slow and fast runs by their nodes."""
+    # a fast run shows that none of its nodes is slow
     cleared = set(chain.from_iterable(nodes for _, _, nodes in fast))
     if any(cleared.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))
@@ -132,6 +133,7 @@ def _explain_separate_runs(
     counts.update(known_slow.intersection(counts))
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
+    # A further run on the nodes of the slowest such run tests its suspects.
     with_blamed_node = [
         run for run in slow if not counts.keys().isdisjoint(_get_nodes(run))
     ]

@@ -17,7 +17,7 @@ from pytest_llmbench.core.robust import (
     compute_median_deviation,
     winsorise,
 )
-from pytest_llmbench.judge.distributions import compute_f_probability, compute_polygamma
+from pytest_llmbench.judge.distributions import compute_f_upper_tail, compute_polygamma
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
@@ -97,7 +97,7 @@ def is_noisier(measured: Noise, assumed: Noise) -> bool:
     ratio = (measured.sigma / assumed.sigma) ** 2
     if not ratio > 1:
         return False
-    probability = compute_f_probability(
+    probability = compute_f_upper_tail(
         ratio, measured.degrees_of_freedom, EXACT_FREEDOM
     )
     return probability < NOISIER_THAN_ASSUMED
@@ -161,8 +161,9 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
         if own.degrees_of_freedom >= SUFFICIENT_FREEDOM:
             return own
         return pool([own, prior]) or own
+    # infinite for an exact prior; NaN, which is not noisier, if both are exact
     ratio = (own.sigma / prior.sigma) ** 2 if prior.sigma else math.inf * own.sigma
-    probability = compute_f_probability(
+    probability = compute_f_upper_tail(
         ratio, own.degrees_of_freedom, prior.degrees_of_freedom
     )
     if probability < NOISIER_THAN_FLEET:
@@ -396,21 +397,21 @@ def compute_spread_correction(correlation: float) -> float:
     return 1 / math.sqrt(1 - correlation)
 
 
-def compute_variance_inflation(daily_runs: Floats, correlation: float) -> Floats:
+def compute_variance_inflation(day_counts: Floats, correlation: float) -> Floats:
     """Return the variance inflation of a mean over correlated days.
 
-    Relative to a mean over independent days. `daily_runs` is the number of days; the
-    result has the same shape.
+    Relative to a mean over as many independent days. `day_counts` contains numbers of
+    days; the result has the same shape.
     """
     if correlation == 0:
-        return np.ones_like(daily_runs)
+        return np.ones_like(day_counts)
     independent = 1 - correlation
     return np.asarray(
         1
         + 2 * correlation / independent
         - 2
         * correlation
-        * (1 - correlation**daily_runs)
-        / (daily_runs * independent**2),
+        * (1 - correlation**day_counts)
+        / (day_counts * independent**2),
         dtype=float,
     )

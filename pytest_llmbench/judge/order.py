@@ -93,13 +93,16 @@ def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
     if not doubts:
         return judgement
     fails = is_red(judgement, evidence.rules)
-    judged = [(doubt, judge(_put_first(doubt.rival, evidence))) for doubt in doubts]
-    differing = [
+    # the verdict that each rival would have as the newest run
+    rival_judgements = [
+        (doubt, judge(_put_first(doubt.rival, evidence))) for doubt in doubts
+    ]
+    with_other_result = [
         (doubt, rival_judgement)
-        for doubt, rival_judgement in judged
+        for doubt, rival_judgement in rival_judgements
         if is_red(rival_judgement, evidence.rules) != fails
     ]
-    doubt, rival_judgement = differing[0] if differing else judged[0]
+    doubt, rival_judgement = (with_other_result or rival_judgements)[0]
     order = CodedStatement(
         StatementCode.AMBIGUOUS_ORDER,
         newest=_state_run(newest.run, judgement),
@@ -108,7 +111,7 @@ def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
     note = Note(NoteCode.ORDER_AMBIGUOUS, order)
-    if not differing:
+    if not with_other_result:
         return judgement.add_notes(note)
     if not fails and entry is None:
         statements = (order, *judgement.statements)

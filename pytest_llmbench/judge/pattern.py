@@ -168,7 +168,10 @@ def list_steps(window: WindowColumns, steps: Flags) -> StepList:
 
 
 def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
-    """Return the first spans of slow steps, and the numbers of other and of all steps."""
+    """Return the first MAX_SPANS stretches as spans of step numbers.
+
+    Also returns the number of steps in the other stretches, and in all stretches.
+    """
     listed, omitted = stretches[:MAX_SPANS], stretches[MAX_SPANS:]
     spans = []
     for stretch in listed:
@@ -278,10 +281,11 @@ def find_stretches(slow: Flags) -> list[range]:
 
 
 def find_period(starts: list[int], count: int) -> range | None:
-    """Return the positions of a period: every p-th of `count` is in `starts`.
+    """Return the positions of a period: `range(2, 20, 5)` for 2, 7, 12 and 17.
 
-    `starts` are ascending. A period has at least three repetitions and contains at
-    least three quarters of the starts. None if there is no period.
+    `starts` are the positions of slow steps among `count` steps, ascending. All
+    positions of the period are slow. There are at least three, and they are at least
+    three quarters of the starts. None if there is no period.
     """
     positions = set(starts)
     fewest = max(MIN_REPETITIONS, MIN_PERIOD_SHARE * len(starts))

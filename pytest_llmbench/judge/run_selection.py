@@ -117,23 +117,24 @@ def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, 
 
 
 def find_current_shape(current: CurrentRuns) -> Shape:
-    """Return the shape of the newest run.
+    """Return the shape of the newest run, with the warm-up of the current runs.
 
-    For launched runs, whose order is random, warm-up is reported only if at least half
-    of the runs are warming up. Stalls are replaced before testing for warm-up, so
-    that a stall in the first steps is not mistaken for it.
+    The newest run decides whether a warm-up is reported. For launched runs, whose order
+    is random, at least half of the runs must be warming up instead. Stalls are replaced
+    before testing for warm-up, so that a stall in the first steps is not mistaken for
+    it.
     """
-    newest = find_shape(current.runs[0])
-    if newest.warming_up is None and len(current.runs) == 1:
-        return newest
+    shape = find_shape(current.runs[0])
+    if shape.warming_up is None and len(current.runs) == 1:
+        return shape  # there is no warm-up to test again without stalls
     is_launched = bool(current.runs[0].run.found.launch)
     tested_runs = current.counted if is_launched else current.counted[:1]
-    shapes = [find_shape(run) for run in tested_runs]
-    warm_ups = [shape.warming_up for shape in shapes if shape.warming_up]
+    tested_shapes = [find_shape(run) for run in tested_runs]
+    warm_ups = [tested.warming_up for tested in tested_shapes if tested.warming_up]
     warming_up = None
-    if warm_ups and 2 * len(warm_ups) >= len(shapes):
+    if warm_ups and 2 * len(warm_ups) >= len(tested_shapes):
         warming_up = warm_ups[0]
-    return replace(newest, warming_up=warming_up)
+    return replace(shape, warming_up=warming_up)
 
 
 def find_repeats(
@@ -244,7 +245,7 @@ def _find_stalled_steps(run: Measurement, evidence: Evidence) -> tuple[int, ...]
         or not len(window)
     ):
         return ()
-    # it is judged by its slowest attempt, which must not be forgiven
+    # A run with several finished attempts is judged by the slowest: its stalls count.
     if sum(attempt.finished for attempt in run.attempts) > 1:
         return ()
     step_counts = np.array(run.mean_of or [1] * len(window))
@@ -261,7 +262,7 @@ def _find_stalled_steps(run: Measurement, evidence: Evidence) -> tuple[int, ...]
     slowest_first = np.argsort(-window, kind="stable").tolist()
     stalled = tuple(row for row in slowest_first if slow[row])
     without_stall = _replace_steps(run, stalled).statistic_seconds
-    # A run that would be an improvement without its stall keeps it.
+    # A run that would be an IMPROVEMENT without its stall keeps the stall.
     improves = (
         not without_stall
         or without_stall * evidence.tolerance.factor < baseline.step_seconds

@@ -20,7 +20,7 @@ from pytest_llmbench.core.robust import (
 )
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
-from pytest_llmbench.judge.distributions import compute_probability
+from pytest_llmbench.judge.distributions import compute_t_upper_tail
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
     Pattern,
@@ -293,7 +293,7 @@ def find_warm_up(
     if spread > 0:
         z = excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(later))))
     freedom = len(later) - 2 * int(TRIMMED * len(later)) - 1
-    if not compute_probability(z, freedom) < LEVEL:
+    if not compute_t_upper_tail(z, freedom) < LEVEL:
         return None
     return WarmUp(steps=third * block, excess=excess, z=z)
 

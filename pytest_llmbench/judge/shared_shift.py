@@ -19,9 +19,9 @@ from pytest_llmbench.core.statements import (
     ShiftReference,
 )
 from pytest_llmbench.judge.distributions import (
-    compute_beta_probability,
-    compute_probability,
+    compute_beta_lower_tail,
     compute_quantile,
+    compute_t_upper_tail,
 )
 
 if TYPE_CHECKING:
@@ -186,8 +186,10 @@ def _summarise(
     )
     if low * high <= 0:  # most have moved, but by different amounts
         return None
-    several = len({configuration.key.recipe for configuration in configurations}) > 1
-    return SharedShift(shift, low, high, keys, len(configurations), against, several)
+    recipes = {configuration.key.recipe for configuration in configurations}
+    return SharedShift(
+        shift, low, high, keys, len(configurations), against, len(recipes) > 1
+    )
 
 
 def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
@@ -197,16 +199,14 @@ def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
     a majority with a probability of FALSE_ALARMS / 2 (two directions). That is a
     quantile of the beta distribution, which is the tail of the binomial distribution.
     """
-    majority = len(statistics) // 2 + 1
-    tails = map(compute_probability, statistics.tolist(), freedom.tolist())
-
-    def is_beyond(tail: float) -> bool:
-        by_chance = compute_beta_probability(
-            tail, majority, len(statistics) - majority + 1
-        )
-        return tail < LEVEL and by_chance < FALSE_ALARMS / 2
-
-    return np.array([is_beyond(tail) for tail in tails])
+    count = len(statistics)
+    majority = count // 2 + 1
+    have_moved = []
+    for tail in map(compute_t_upper_tail, statistics.tolist(), freedom.tolist()):
+        # the probability that chance moves a majority beyond a level of `tail`
+        chance = compute_beta_lower_tail(tail, majority, count - majority + 1)
+        have_moved.append(tail < LEVEL and chance < FALSE_ALARMS / 2)
+    return np.array(have_moved)
 
 
 def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:

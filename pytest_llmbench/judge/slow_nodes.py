@@ -123,20 +123,20 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
     model = _make_model(ordered, groups)
     shares = np.array([len(group) for group in groups]) / len(names)
     # the unnormalised log posterior of each group, if it alone is slow
-    single = (
+    log_posterior = (
         _average_likelihood(_compute_state_ratios(model))
         + np.log(shares)
         + _compute_shift_evidence(model)
     )
-    log_ratio = float(np.logaddexp.reduce(single))
+    log_ratio = float(np.logaddexp.reduce(log_posterior))
     ids = [run.id for run in ordered]
     slowness_of_runs = np.expm1(model.residuals).tolist()
     differences = dict(zip(ids, slowness_of_runs, strict=True))
     evidence = replace(evidence, log_ratio=log_ratio, differences=differences)
-    if not evidence.evident:
+    if not evidence.evident:  # a ratio below 100 may be chance
         return evidence
     suspects = _find_suspects(
-        model, ordered, groups, single, shares, log_ratio=log_ratio
+        model, ordered, groups, log_posterior, shares, log_ratio=log_ratio
     )
     named: tuple[Suspect, ...] = ()
     if log_ratio >= math.log(NAMED_RATIO):
@@ -355,19 +355,20 @@ def _find_suspects(
     model: NodeModel,
     runs: Sequence[NodeRun],
     groups: Sequence[tuple[str, ...]],
-    single: Floats,
+    log_posterior: Floats,
     shares: Floats,
     *,
     log_ratio: float,
 ) -> tuple[Suspect, ...]:
     """Return the groups that contain 95 % of the posterior, most probable first.
 
-    The posterior covers one slow group, or two at once. `single` is the unnormalised
-    log posterior of each group alone, `log_ratio` their log sum, `shares` the groups'
-    shares of the nodes.
+    The posterior covers one slow group, or two at once. `log_posterior` is the
+    unnormalised log posterior of each group alone, and `log_ratio` their log sum.
+    `shares` are the groups' shares of the nodes.
     """
-    chosen = np.argsort(-single, kind="stable")[:MOST_PAIRED]
-    alone, pairs = _compute_posterior(model, chosen, single, shares)
+    # the most probable groups; all others are too unlikely to be paired
+    chosen = np.argsort(-log_posterior, kind="stable")[:MOST_PAIRED]
+    alone, pairs = _compute_posterior(model, chosen, log_posterior, shares)
     # the probability that a group is slow, alone or with another group
     marginal = alone + pairs.sum(axis=0) + pairs.sum(axis=1)
     order = np.argsort(-marginal, kind="stable")
@@ -394,11 +395,12 @@ def _find_suspects(
 
 
 def _compute_posterior(
-    model: NodeModel, chosen: Integers, single: Floats, shares: Floats
+    model: NodeModel, chosen: Integers, log_posterior: Floats, shares: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the posterior of each chosen group alone, and of each pair.
+    """Return the posterior of each chosen group alone, and of each pair of them.
 
-    Pairs are above the diagonal.
+    `chosen` are the indices of the most probable groups. The pairs have the shape
+    (chosen, chosen); their values are above the diagonal.
     """
     unreported = _compute_shift_evidence(model)[chosen]
     pairs = (
@@ -411,7 +413,7 @@ def _compute_posterior(
     pair_shares = np.outer(shares[chosen], shares[chosen])
     all_pairs_share = max((1 - float(shares @ shares)) / 2, MIN_PAIR_SHARE)
     pairs += np.log(pair_shares) - math.log(all_pairs_share)
-    alone = single + math.log1p(-PAIR_PRIOR)
+    alone = log_posterior + math.log1p(-PAIR_PRIOR)
     total = np.logaddexp(
         np.logaddexp.reduce(alone), np.logaddexp.reduce(pairs, axis=None)
     )
@@ -612,29 +614,32 @@ def compare_with_levels(
     the first 8 days. Runs before `since` contribute to level and noise only. Runs of
     one configuration, day and node set are averaged.
     """
-    series: dict[str, dict[date, float]] = {}
-    usable: dict[str, ConfigurationDays] = {}
+    # by configuration: the mean of each day, and the same as columns if they suffice
+    means_by_name: dict[str, dict[date, float]] = {}
+    days_by_name: dict[str, ConfigurationDays] = {}
     for name, runs in configurations.items():
         means = _average_days(runs)
         if means:
-            series[name] = means
-            columns = _make_days(means)
-            if columns is not None:
-                usable[name] = columns
-    correlation = estimate_fleet_correlation(days.values for days in usable.values())
-    prior = estimate_from_fleet([days.noise for days in usable.values()])
-    last_days = sorted(set().union(*series.values()))[-WINDOW_DAYS:]
+            means_by_name[name] = means
+            days = _make_days(means)
+            if days is not None:
+                days_by_name[name] = days
+    correlation = estimate_fleet_correlation(
+        days.values for days in days_by_name.values()
+    )
+    prior = estimate_from_fleet([days.noise for days in days_by_name.values()])
+    last_days = sorted(set().union(*means_by_name.values()))[-WINDOW_DAYS:]
     first_day = date.max
     if last_days:
         first_day = max(last_days[0], since or last_days[0])
     node_runs: list[NodeRun] = []
-    for name, days in usable.items():
+    for name, days in days_by_name.items():
         levels = _find_levels(days, prior, correlation)
-        merged = _merge_same(configurations[name])
+        merged = _merge_same_day_and_nodes(configurations[name])
         node_runs += [
             run for run in _make_node_runs(name, merged, levels) if run.day >= first_day
         ]
-    return node_runs, tuple(sorted(series.keys() - usable.keys()))
+    return node_runs, tuple(sorted(means_by_name.keys() - days_by_name.keys()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -666,7 +671,7 @@ def _make_days(days: Mapping[date, float]) -> ConfigurationDays | None:
 def _average_days(runs: Sequence[ConfigurationRun]) -> dict[date, float]:
     """Return the mean of each day, oldest first."""
     by_day: dict[date, list[float]] = defaultdict(list)
-    for run in _merge_same(runs):
+    for run in _merge_same_day_and_nodes(runs):
         by_day[run.day].append(run.logarithm)
     return {
         day: sum(logarithms) / len(logarithms)
@@ -674,7 +679,9 @@ def _average_days(runs: Sequence[ConfigurationRun]) -> dict[date, float]:
     }
 
 
-def _merge_same(runs: Sequence[ConfigurationRun]) -> Iterator[ConfigurationRun]:
+def _merge_same_day_and_nodes(
+    runs: Sequence[ConfigurationRun],
+) -> Iterator[ConfigurationRun]:
     """Merge runs with the same day and nodes, which are not independent."""
     groups: dict[tuple[date, frozenset[str]], list[ConfigurationRun]] = defaultdict(
         list

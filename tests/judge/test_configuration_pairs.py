@@ -30,7 +30,7 @@ from pytest_llmbench.judge.configuration_pairs import (
     compare_weak_scaling,
 )
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.distributions import compute_probability
+from pytest_llmbench.judge.distributions import compute_t_upper_tail
 from pytest_llmbench.report.wording import phrase_scaling
 from pytest_llmbench.runs.measure.run_metrics import find_pairs, group_families
 
@@ -62,7 +62,7 @@ def estimate(difference: float, **fields: Any) -> Estimate:
         for name in ("standard_error", "degrees_of_freedom")
     )
     made["p_slower"] = (
-        compute_probability(difference / error, freedom)
+        compute_t_upper_tail(difference / error, freedom)
         if math.isfinite(error) and error > 0
         else None
     )

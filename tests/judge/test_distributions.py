@@ -37,7 +37,7 @@ def close_to(
 
 @given(STATISTICS, FREEDOMS)
 def test_t_tail_matches_scipy(statistic: float, freedom: float) -> None:
-    assert distributions.compute_probability(statistic, freedom) == close_to(
+    assert distributions.compute_t_upper_tail(statistic, freedom) == close_to(
         special.stdtr(freedom, -statistic)
     )
 
@@ -63,7 +63,7 @@ def test_t_quantile_matches_scipy(probability: float, freedom: float) -> None:
 def test_t_tail_at_its_limits(
     statistic: float, freedom: float, expected: float
 ) -> None:
-    assert distributions.compute_probability(statistic, freedom) == pytest.approx(
+    assert distributions.compute_t_upper_tail(statistic, freedom) == pytest.approx(
         expected, nan_ok=True
     )
 
@@ -92,7 +92,7 @@ def test_t_quantile_at_its_limits(
 @given(st.floats(0.01, 100), FREEDOMS, FREEDOMS)
 def test_f_tail_matches_scipy(ratio: float, freedom: float, below: float) -> None:
     expected = float(special.fdtrc(freedom, below, ratio))
-    assert distributions.compute_f_probability(ratio, freedom, below) == pytest.approx(
+    assert distributions.compute_f_upper_tail(ratio, freedom, below) == pytest.approx(
         expected, rel=1e-8, abs=1e-11
     )
 
@@ -102,7 +102,7 @@ def test_beta_probability_matches_scipy(level: float, configurations: int) -> No
     majority = configurations // 2 + 1
     shape = (majority, configurations - majority + 1)
     expected = float(special.betainc(*shape, level))
-    assert distributions.compute_beta_probability(level, *shape) == pytest.approx(
+    assert distributions.compute_beta_lower_tail(level, *shape) == pytest.approx(
         expected, rel=1e-9, abs=1e-250
     )
 
@@ -112,7 +112,7 @@ def test_beta_probability_matches_scipy(level: float, configurations: int) -> No
     [(-1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (2.0, 1.0), (math.nan, math.nan)],
 )
 def test_beta_probability_at_its_limits(value: float, expected: float) -> None:
-    assert distributions.compute_beta_probability(value, 3, 4) == pytest.approx(
+    assert distributions.compute_beta_lower_tail(value, 3, 4) == pytest.approx(
         expected, nan_ok=True
     )
 

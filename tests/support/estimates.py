@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pytest_llmbench.core.judgement_records import Estimate, Noise
-from pytest_llmbench.judge.distributions import compute_probability
+from pytest_llmbench.judge.distributions import compute_t_upper_tail
 
 KNOWN = Noise(0.002, 30.0, "20 days", measured=True)
 
@@ -33,7 +33,7 @@ def make_estimate(difference: float, **fields: Any) -> Estimate:
     error, freedom = values["standard_error"], values["degrees_of_freedom"]
     has_error = math.isfinite(error) and error > 0
     return Estimate(
-        p_slower=compute_probability(difference / error, freedom)
+        p_slower=compute_t_upper_tail(difference / error, freedom)
         if has_error
         else None,
         **values,

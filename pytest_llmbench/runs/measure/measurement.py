@@ -175,7 +175,7 @@ def _add_details(
             *attempts.make_attempt_notes(measurement.attempts),
             *attempts.make_slowest_attempt_note(candidate_seconds, window.statistic),
             *notes.list_notes(run, choice, timing, baseline, work),
-            *notes.find_leaks(choice.segment.steps, window, width),
+            *notes.list_moving_mean_notes(choice.segment.steps, window, width),
             *wall_clock.list_notes(clocks, timing, window, recorded, tolerance),
             *outside_steps.list_notes(outside, baseline, recorded, tolerance),
             *notes.list_run_notes(run, checkpoints),

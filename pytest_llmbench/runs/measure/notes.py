@@ -75,7 +75,7 @@ def list_notes(
     yield from dropped_records.list_notes(choice, timing)
 
 
-def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
+def list_moving_mean_notes(steps: Steps, window: Window, width: int) -> Iterator[Note]:
     """Yield a note if the window contains moving means over the segment's first step.
 
     The first step of a segment is always slow.

@@ -456,7 +456,7 @@ def _find_clock_excess(
     elif (
         run_ratio is not None
         and check.run is not None
-        and has_spread(check.run, run_ratio, RISE_SECONDS)
+        and has_risen_without_longest_gaps(check.run, run_ratio, RISE_SECONDS)
     ):
         text = (
             f"the log's clock advances {_describe_ratio(check.run)} after the warm-up, recorded: x{run_ratio:.3f}: "
@@ -615,7 +615,7 @@ def has_risen(ratio: ClockRatio, usual: float) -> bool:
     The excess is in long gaps, or it is smaller but spread over many steps.
     """
     has_long_gaps = _exceeds_expected(ratio.passed, usual * ratio.took, RISE_SECONDS)
-    return has_long_gaps or has_spread(ratio, usual, SPREAD_SECONDS)
+    return has_long_gaps or has_risen_without_longest_gaps(ratio, usual, SPREAD_SECONDS)
 
 
 def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
@@ -631,7 +631,9 @@ def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
     return notable and not has_risen(ratio, usual)
 
 
-def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
+def has_risen_without_longest_gaps(
+    ratio: ClockRatio, usual: float, seconds: float
+) -> bool:
     """True if the clock advances more than usual even without the longest gaps.
 
     The excess must be at least `seconds`.
