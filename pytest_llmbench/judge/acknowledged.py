@@ -217,7 +217,7 @@ def _find_idle_note(entry: Acknowledgement, evidence: Evidence) -> Note | None:
     recording = evidence.baseline.recording
     if recording is None:
         return None
-    # a baseline recorded after the change contains it
+    # A baseline recorded after the change contains it. `date` may include a time.
     last_day = recording.newest_run or recording.date[: len("2024-01-31")]
     if last_day < entry.since.isoformat():
         return None

@@ -468,6 +468,7 @@ def _decide_over_days(
     literal rule (`meets`). Returns a REGRESSION or None: a PASS would let two good runs
     average away a recent change.
     """
+    # without stored runs, and without the runs that --llmb-since excludes
     measured = [
         run
         for run in older

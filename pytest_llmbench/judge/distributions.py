@@ -166,8 +166,8 @@ def _integrate_beta(
     """Return the regularized incomplete beta function at `x` = 1 - `complement`.
 
     Both are parameters so that neither loses digits. `minus_log_beta` is -log B(a, b).
-    Evaluates the continued fraction of DLMF 8.17.22 at `x` or at `complement`, whichever
-    converges fast.
+    Evaluates the continued fraction of DLMF 8.17.22 at `x` or at `complement`,
+    whichever converges fast.
     """
     if x < complement:  # take the logarithm of the smaller, which has more digits
         log_x, log_complement = math.log(x), math.log1p(-x)

@@ -121,6 +121,7 @@ def _explain_separate_runs(
     """Explain clearly separated slow and fast runs by their nodes."""
     # a fast run shows that none of its nodes is slow
     cleared = set(chain.from_iterable(nodes for _, _, nodes in fast))
+    # A run was slow although each of its nodes was in a fast run.
     if any(cleared.issuperset(nodes) for _, _, nodes in slow):
         return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))
     # in how many slow runs each node is blamed

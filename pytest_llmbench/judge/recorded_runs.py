@@ -152,6 +152,7 @@ def _split(
     parts = (logarithms[:split], logarithms[split:])
     fast, slow = sorted(parts, key=lambda part: float(np.mean(part)))
     low, high = float(np.mean(fast)), float(np.mean(slow))
+    # how much slower the mean of all runs is than the fast level
     harm = (high - low) * len(slow) / count
     prior = 2 * (expected_noise / 2) ** 2
     if harm < SMALLEST_HARM or between <= limit * (within + prior):

@@ -160,6 +160,7 @@ def find_repeats(
         if run.run.started is not None
         and not run.run.found.launch
         and started - run.run.started <= window
+        # the same build, which must be known
         and identify_build(run) == identify_build(newest) != ()
         and run.window_seconds != newest.window_seconds  # a duplicate is no repeat
     ]

@@ -287,6 +287,8 @@ def find_warm_up(
         return None
     residuals = _subtract_centre(winsorise(_remove_decline(later)))
     deviation = math.sqrt(float(residuals @ residuals) / (len(later) - 1))
+    # Winsorising reduces the deviation: the factor and `freedom` are those of Yuen's
+    # test for trimmed means.
     spread = deviation / (1 - 2 * TRIMMED) / level
     inflation = max(_compute_inflation(residuals), moving_mean / block)
     z = math.inf

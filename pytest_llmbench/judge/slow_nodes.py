@@ -411,6 +411,7 @@ def _compute_posterior(
     )
     # All pairs together have the prior PAIR_PRIOR, in proportion to their nodes.
     pair_shares = np.outer(shares[chosen], shares[chosen])
+    # the sum of the products of shares over all pairs of groups, also unlikely ones
     all_pairs_share = max((1 - float(shares @ shares)) / 2, MIN_PAIR_SHARE)
     pairs += np.log(pair_shares) - math.log(all_pairs_share)
     alone = log_posterior + math.log1p(-PAIR_PRIOR)

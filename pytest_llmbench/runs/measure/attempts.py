@@ -72,7 +72,7 @@ def choose_segment(
     ]
     if not choices:
         return None
-    if len(choices) == 1 and len(attempts) == 1:
+    if len(choices) == 1 and len(attempts) == 1:  # nothing to choose from
         return Choice(*choices[0], others=0)
     unprofiled = [
         candidate for candidate in choices if not is_profiled(candidate.segment)
@@ -98,7 +98,7 @@ def choose_segment(
             for candidate in newer
         ):
             chosen, complete = newer[-1], []
-    else:
+    else:  # the last segment, whose problems are reported
         chosen = (unprofiled or choices)[-1]
     # Only the last of all segments can continue the segments before it.
     is_last = bool(untraced) and untraced[-1] is chosen is choices[-1]

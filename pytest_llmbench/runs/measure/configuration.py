@@ -648,6 +648,7 @@ def _compute_rounding(steps: Steps, rates: Floats, mask: Flags) -> float:
     """
     is_printed = np.isfinite(rates) & (rates > 0)
     printed = rates[is_printed].tolist()
+    # one unit in the last digit of each printed rate: 0.01 for 12.39
     units = np.array(refine_units(printed, [find_last_unit(rate) for rate in printed]))
     rate_rounding = (units / rates[is_printed])[mask[is_printed]]
     time_rounding = steps.resolution_seconds[mask] / steps.seconds[mask]

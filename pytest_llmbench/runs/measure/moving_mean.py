@@ -94,8 +94,8 @@ def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     if len(printed) < 2 * width:
         return -math.inf
     counts = np.minimum(np.arange(1, len(printed) + 1), width)
-    # Each mean times its count is the sum of the last `width` steps, so adding the means
-    # that are `width` apart yields the sum of all steps so far.
+    # Each mean times its count is the sum of the last `width` steps. Sums that are
+    # `width` apart add up to the sum of all steps so far.
     totals = _sum_strided(width, counts * printed)
     # the single step times if the printed values are means of them
     reconstructed = np.concatenate((totals[:1], totals[1:] - totals[:-1]))

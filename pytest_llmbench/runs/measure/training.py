@@ -461,7 +461,7 @@ def _compare_ends(loss: Floats, line: Integers) -> Ends | None:
     losses = loss[rows]
     changes = np.abs(np.diff(np.log(losses)))
     usual_change = compute_median(changes)
-    if len(losses) >= ENOUGH_FOR_HALVES:
+    if len(losses) >= ENOUGH_FOR_HALVES:  # the calmer half: the other may diverge
         middle = len(changes) // 2
         usual_change = min(
             compute_median(changes[:middle]), compute_median(changes[middle:])

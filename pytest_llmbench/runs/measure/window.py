@@ -360,8 +360,8 @@ def find_gaps(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     impossible = unusable & ~untimed & ~dispatched
     yield from _find_dispatched_steps(steps, dispatched)
     yield from _find_impossible_steps(steps, impossible, baseline)
-    # Steps that no time inside the window covers, not even an unusable one, are missing,
-    # or part of a straddling mean: a mean that crosses a bound of the window.
+    # The steps that no time inside the window covers, not even an unusable one, are
+    # missing, or in a straddling mean: a mean that crosses a bound of the window.
     uncovered = uncounted - find_covered_steps(steps, unusable, window)
     straddling = _mask_straddling(timing, window)
     straddled = uncovered & find_covered_steps(steps, straddling, window)
