@@ -197,9 +197,9 @@ def _note_distance(recording: Recording, drift: _Drift, evidence: Evidence) -> N
 
 
 def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
-    """Note that the accepted values add up to more than the budget.
+    """Note that accepted slowdowns moved the recorded value by more than the budget.
 
-    Each accepted reason restarts the budget.
+    Each accepted reason restarts the budget, so that several of them may add up.
     """
     origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
     if is_beyond(now, origin, budget) and origin != find_reference(recording):

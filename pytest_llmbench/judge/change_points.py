@@ -275,9 +275,9 @@ def _test_cut(
 def _make_shift(
     series: Floats, cuts: Sequence[int], index: int, half_width: float, sigma: float
 ) -> LevelShift:
-    """Build the level shift at a cut, with its size.
+    """Build the level shift at a cut, with its size as the log difference.
 
-    `half_width` is that of the interval of the size.
+    `half_width` is half the width of the interval of this difference.
     """
     first, position, last = cuts[index - 1 : index + 2]
     before = _average_level(series[first:position], sigma)

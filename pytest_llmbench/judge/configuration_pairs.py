@@ -246,7 +246,7 @@ def _list_distinguishing_facts(
 ) -> list[str]:
     """Return the facts that distinguish a family from those with the same id.
 
-    Adds the smallest size, which always differs, if the facts are not unique.
+    Includes the smallest size, which always differs, if the facts are not unique.
     """
     facts_of_namesakes = [_list_facts(namesake) for namesake in namesakes]
     differing = []

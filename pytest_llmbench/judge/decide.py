@@ -221,7 +221,7 @@ def _judge_without_baseline(
 
 
 def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
-    """Build the judgement of a run whose unknown start matters."""
+    """Build the judgement of a run whose start must be known, but is unknown."""
     undated = CodedStatement(
         StatementCode.UNDATED_RUN, run=newest.run.id, source=newest.run.started_from
     )
@@ -334,8 +334,8 @@ def _decide_apart(decision: _Decision) -> _Decision:
     """Decide launched runs that differ too much to be averaged.
 
     Only a REGRESSION is kept; anything else becomes INCONCLUSIVE. If the newest run
-    decided, relaunching until a run passes would be rewarded. The mean of two states
-    describes neither state.
+    decided, relaunching until a run passes would be rewarded. The mean of the runs
+    describes neither the fast runs nor the slow ones.
     """
     if decision.verdict is Verdict.REGRESSION:
         return decision

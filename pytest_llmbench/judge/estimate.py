@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _GET_STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
 FEWEST_STEPS = 3  # a shorter window does not determine its spread
-# repeats of one state differ by at most this many of their standard deviations
+# repeats differ by at most this many standard deviations of a single run
 MAX_SPREAD = 3 * math.sqrt(2)
 
 
@@ -47,8 +47,8 @@ def estimate_difference(
 ) -> Estimate:
     """Estimate the log difference of repeated, valid runs to the baseline.
 
-    theta is the mean of log(statistic / baseline). Its variance is the sum of the
-    variances of the runs and of the baseline.
+    The difference is the mean of log(statistic / baseline). Its variance is the
+    variance of the mean of the runs plus the variance of the baseline.
     """
     baseline = evidence.baseline
     difference = average_difference(runs, baseline)
@@ -196,7 +196,7 @@ def _estimate_recorded_noise(baseline: Baseline) -> Noise | None:
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
-    """True if the runs differ by more than repeats of one state do.
+    """True if the runs differ too much to be repeats of each other.
 
     The limit is 3 sigma sqrt(2).
     """
@@ -339,10 +339,12 @@ def compute_error(
     the within-run error; assumed noise does not, so the two are added. The widest of
     the candidate intervals is used: the spread within the runs is a floor.
     """
-    run_to_run, upper = _compare_errors(noise, runs, baseline_variance, rule.passing)
+    run_to_run, upper = _compute_run_to_run_and_widest_error(
+        noise, runs, baseline_variance, rule.passing
+    )
     lower = upper
     if rule.regression != rule.passing:
-        run_to_run, lower = _compare_errors(
+        run_to_run, lower = _compute_run_to_run_and_widest_error(
             noise, runs, baseline_variance, rule.regression
         )
     # The lower half need not reach further than to the fastest steps.
@@ -351,7 +353,7 @@ def compute_error(
     return replace(upper, low_width=min(lower.half_width, reach))
 
 
-def _compare_errors(
+def _compute_run_to_run_and_widest_error(
     noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float
 ) -> tuple[DifferenceError, DifferenceError]:
     """Return the run-to-run error, and the candidate with the widest interval.

@@ -257,10 +257,10 @@ def _with_difference(shift: LevelShift, difference: float) -> LevelShift:
 def _is_near(
     entry: Acknowledgement, kind: ChangeKind, shift: LevelShift, daily_runs: DailyRuns
 ) -> bool:
-    """True if an acknowledgement begins near the day of a change.
+    """True if an acknowledgement begins near the days of a change.
 
-    Near the days from the one before the change to the first one after it, for a drift
-    to the last day.
+    The days of a change are the last day before it and the first day after it. Those of
+    a drift reach to the last day of all. Near means at most MAX_DAY_OFFSET from them.
     """
     first = daily_runs[max(shift.position - 1, 0)].started.date()
     last = daily_runs[shift.position].started.date()
@@ -293,10 +293,11 @@ def find_flips(
 ) -> OnBound | None:
     """Count the passing days of a configuration that flips around its bound.
 
-    Uses the literal rule on the last ten days of the present level, which begins with
-    the index `since`. None unless there are at least eight days, three flips and three
-    days on each side. Fewer flips mean an occasional bad day, or a configuration that
-    became slower and stays beyond its bound.
+    A flip is a change from a passing to a failing day, or back. Uses the literal rule
+    on the last ten days of the present level, which begins with the index `since`. None
+    unless there are at least eight days, three flips and three days on each side. Fewer
+    flips mean an occasional bad day, or a configuration that became slower and stays
+    beyond its bound.
     """
     passed = [
         run.statistic_seconds <= bound_seconds * (1 + EPSILON)

@@ -63,7 +63,7 @@ class CurrentRuns:
     counted: tuple[Measurement, ...]
     previous: PreviousRuns
     notes: tuple[Note, ...] = ()
-    apart: bool = False  # True if they differ too much to be repeats of one state
+    apart: bool = False  # True if they differ too much to be averaged
 
 
 def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:

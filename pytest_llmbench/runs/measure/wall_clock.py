@@ -259,8 +259,9 @@ def _measure_intervals(
 def _drop_early_lines_of_bursts(
     rows: Integers, stamp: Floats, elapsed: Floats
 ) -> Integers:
-    """Drop rows whose next timestamp is much closer than the step times between them.
+    """Drop the lines that were written late, together with a later line.
 
+    The timestamp of the next line is then much closer than the step times between them.
     `elapsed` contains the sum of the step times up to each row.
     """
     passed, took = np.diff(stamp[rows]), np.diff(elapsed[rows])

@@ -443,8 +443,7 @@ def _mask_straddling(timing: Timing, window: Window) -> Flags:
 def _find_straddling(
     timing: Timing, straddled: set[int], window: Window
 ) -> Iterator[Problem]:
-    """Yield a problem if a bound of the window lies within a mean, with a better
-    window.
+    """Yield a problem if a mean crosses a bound of the window, and suggest a window.
 
     `straddled` contains the steps of the window that only such means cover.
     """
