@@ -257,20 +257,34 @@ class LineClocks:
         prefixes = [_cut_prefix(chunk, offset) for offset in offsets]
         if not any(prefixes):
             return [NAN] * len(offsets)
+        stamps: Sequence[float]
         stamps, self._kind = read_stamps(prefixes, self._kind)
         period = 0.0 if self._kind is None else _PERIODS[self._kind]
-        if period:  # the format may also start again between two chunks
-            _, *stamps = _unwrap([self._last_stamp, *stamps], period)
-            self._last_stamp = next(
-                (stamp for stamp in reversed(stamps) if not math.isnan(stamp)),
-                self._last_stamp,
-            )
+        if period:
+            stamps = self._continue_stamps(stamps, period)
         self.stamps.update(
             (offset, stamp)
             for offset, stamp in zip(offsets, stamps, strict=True)
             if not math.isnan(stamp)
         )
         return stamps
+
+    def _continue_stamps(
+        self, stamps: Sequence[float], period: float
+    ) -> Sequence[float]:
+        """Continue stamps of a format that starts again after `period` seconds.
+
+        Adds the periods that have passed before this chunk, including one that ends
+        between the last stamp of the chunk before and the first one of this chunk.
+        """
+        known_stamps = [stamp for stamp in stamps if not math.isnan(stamp)]
+        if not known_stamps:
+            return stamps
+        shift = 0.0
+        while self._last_stamp - (known_stamps[0] + shift) > period / 2:
+            shift += period
+        self._last_stamp = known_stamps[-1] + shift
+        return [stamp + shift for stamp in stamps]
 
     def _find_pauses(
         self,

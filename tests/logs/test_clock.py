@@ -70,6 +70,20 @@ def test_timestamps_of_every_format_are_read_across_midnight(
     assert np.allclose(np.diff(steps.stamp), 13, atol=1)
 
 
+@pytest.mark.parametrize("block", [150, 1 << 20])
+def test_times_of_day_advance_over_several_midnights(block: int) -> None:
+    times = [START + timedelta(hours=11 * step) for step in range(10)]
+    other_line = "x" * 2000 + "\n"  # so that the steps are in separate blocks
+    steps = read(
+        "".join(
+            maxtext_line(step + 1, f"[{time:%H:%M:%S}] INFO ") + other_line
+            for step, time in enumerate(times)
+        ),
+        block,
+    )
+    assert np.diff(steps.stamp).tolist() == [11 * 3600] * 9
+
+
 def test_timestamps_with_utc_offset_are_correct_across_a_daylight_saving_change() -> (
     None
 ):
