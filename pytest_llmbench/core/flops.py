@@ -29,14 +29,17 @@ Formula = Callable[[Architecture], Terms]
 
 
 def count_grok_flops(architecture: Architecture) -> Terms:
-    """Count a mixture of experts with causal attention.
+    """Count the FLOPs of a mixture of experts with causal attention.
 
-    Counts half of the score matrix, and the MLPs of the top-k experts.
+    Counts half of the score matrix, and the MLPs of the top-k experts. Per token, with L
+    layers, h hidden size, s sequence length, g of a attention heads holding keys and
+    values, f FFN size, k experts per token and V vocabulary:
 
-    Per token, with L layers, h hidden size, s sequence length, g of a attention heads
-    holding keys and values, f FFN size, k experts per token and V vocabulary: 12 L h^2
-    (1 + g/a + s/(2h)); 18 L f h k; 6 V h. Source: the notes of the Grok 1 document
-    (314B, release 25.05).
+    - attention: 12 L h^2 (1 + g/a + s/(2h))
+    - MLP: 18 L f h k
+    - embedding: 6 V h
+
+    Source: the notes of the Grok 1 document (314B, release 25.05).
     """
     layers = architecture.layers
     hidden = architecture.hidden_size
@@ -52,9 +55,15 @@ def count_grok_flops(architecture: Architecture) -> Terms:
 
 
 def count_llama_flops(architecture: Architecture) -> Terms:
-    """Count a dense model with grouped queries and a gated MLP of three matrices.
+    """Count the FLOPs of a dense model with grouped queries and a gated MLP.
 
-    Counts the whole score matrix. Per token: 12 L h^2 (1 + g/a + s/h); 18 L f h; 6 V h.
+    Counts the whole score matrix, and three matrices of the MLP. Per token, with the
+    symbols of `grok`:
+
+    - attention: 12 L h^2 (1 + g/a + s/h)
+    - MLP: 18 L f h
+    - embedding: 6 V h
+
     Source: the notes of the Llama 3.1 document (release 25.04) and of the MaxText Llama
     2 document (24.11).
     """
@@ -71,10 +80,15 @@ def count_llama_flops(architecture: Architecture) -> Terms:
 
 
 def count_nemotron_flops(architecture: Architecture) -> Terms:
-    """Count a dense model with full attention heads and an MLP of two matrices.
+    """Count the FLOPs of a dense model without grouped queries, with two MLP matrices.
 
-    The FFN size is 4 h. Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
-    document (340B, release 25.01).
+    The FFN size is 4 h. Per token, with the symbols of `grok`:
+
+    - attention: 24 L h^2 + 12 L h s
+    - MLP: 48 L h^2
+    - embedding: 6 V h
+
+    Source: the notes of the Nemotron 4 document (340B, release 25.01).
     """
     layers = architecture.layers
     hidden = architecture.hidden_size
@@ -88,12 +102,17 @@ def count_nemotron_flops(architecture: Architecture) -> Terms:
 
 
 def count_dense_flops(architecture: Architecture) -> Terms:
-    """Count a dense model with grouped queries and causal attention.
+    """Count the FLOPs of a dense model with grouped queries and causal attention.
 
-    Counts half of the score matrix. Per token, with d head size and m matrices of the
-    MLP (3 if gated): 12 L (h d (a + g) + a d s/2); 6 L h f m; 6 V h. Source:
-    Megatron-Bridge 0494433b, training/utils/flop_utils.py, which computes the TFLOP/s
-    of its tables and logs.
+    Counts half of the score matrix. Per token, with the symbols of `grok`, d head size
+    and m matrices of the MLP (3 if gated):
+
+    - attention: 12 L (h d (a + g) + a d s/2)
+    - MLP: 6 L h f m
+    - embedding: 6 V h
+
+    Source: Megatron-Bridge 0494433b, training/utils/flop_utils.py, which computes the
+    TFLOP/s of its tables and logs.
     """
     ffn_size = _require(architecture, "ffn_size")
     layers = architecture.layers
@@ -105,12 +124,12 @@ def count_dense_flops(architecture: Architecture) -> Terms:
 
 
 def count_moe_flops(architecture: Architecture) -> Terms:
-    """Count a mixture of experts with grouped queries and causal attention.
+    """Count the FLOPs of a mixture of experts with grouped queries, causal attention.
 
-    May have dense layers and shared experts. As `dense`, but layers with experts use
-    the FFN size of the k routed experts of a token plus that of the shared experts. The
-    router is not counted. Each layer for multi-token prediction counts as a layer with
-    experts plus 6 (3 h + 2 h^2) and another 6 V h. Source: as for `dense`.
+    As `dense`, except for layers with experts: their FFN size is the sum over the k
+    routed experts of a token, plus the size of the shared experts. The router is not
+    counted. Each layer for multi-token prediction counts as a layer with experts, plus
+    6 (3 h + 2 h^2), plus another embedding of 6 V h. Source: as for `dense`.
     """
     layers = architecture.layers + (architecture.mtp_layers or 0)
     return Terms(
@@ -121,13 +140,17 @@ def count_moe_flops(architecture: Architecture) -> Terms:
 
 
 def count_mla_flops(architecture: Architecture) -> Terms:
-    """Count a mixture of experts with causal multi-head latent attention (DeepSeek,
-    Kimi).
+    """Count the FLOPs of a mixture of experts with causal latent attention (DeepSeek).
 
-    Per token and layer, with qk, rope and v the sizes of a head, q and c the ranks of
-    queries and of keys and values: 6 (q (h + a (qk + rope) + 1) + c (h + a (qk + v) +
-    1) + h rope + a v h + s a (qk + rope)/2 + s a v/2). The other terms are as in `moe`.
-    Source: as for `dense`.
+    The attention of one layer is 6 times the sum of these terms per token. The sizes of
+    a head are qk, rope and v; the ranks are q for queries, c for keys and values.
+
+    - queries: q (h + a (qk + rope) + 1)
+    - keys and values: c (h + a (qk + v) + 1)
+    - outputs: h rope + a v h
+    - half of the score matrix: s a (qk + rope + v)/2
+
+    MLP and embedding are as in `moe`. Source: as for `dense`.
     """
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
     q_rank = _require(architecture, "q_rank")
@@ -151,14 +174,13 @@ def count_mla_flops(architecture: Architecture) -> Terms:
 
 
 def count_hybrid_flops(architecture: Architecture) -> Terms:
-    """Count a hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron
-    3).
+    """Count the FLOPs of a hybrid of Mamba, attention, MLP and expert layers.
 
-    Layers that are neither attention, MLP nor expert layers are Mamba layers. Per token
-    and Mamba layer, with S state size, G groups, H heads and a width of 2 h: 6 h (4 h +
-    2 G S + H) + 42 h S + 12 h^2, added to the attention term. Experts with a latent
-    size l use l instead of h, and add 12 h l. The other terms are as in `dense` and
-    `moe`. Source: as for `dense`. Raises BaselineError for too many layers.
+    For Nemotron-H and Nemotron 3. All layers of no other kind are Mamba layers. A Mamba
+    layer of width 2 h, with S state size, G groups and H heads, adds these FLOPs per
+    token to the attention: 6 h (4 h + 2 G S + H) + 42 h S + 12 h^2. Experts with a
+    latent size l use l instead of h, and add 12 h l. The other terms are as in `dense`
+    and `moe`. Source: as for `dense`. Raises BaselineError for too many layers.
     """
     hidden = architecture.hidden_size
     state = _require(architecture, "mamba_state_size")

@@ -56,7 +56,7 @@ def describe_ending(ending: Ending, log: str) -> str:
     if ending.code not in ENDINGS:
         return ending.problem
     text = _describe_end(ending, log)
-    if ending.went_on:
+    if ending.went_on:  # the run continued, so the quoted line may be a warning
         evidence = (
             "training began after this line"
             if ending.before_training
@@ -206,9 +206,9 @@ def format_ordinal(number: int) -> str:
 
 
 def unify_fact(name: str, value: str) -> str:
-    """Normalise a fact for comparison.
+    """Return the value of an environment fact in the form used for comparisons.
 
-    Only containers change: enroot and docker write image names differently.
+    Only the fact `container` changes: enroot and docker write image names differently.
     """
     if name != "container":
         return value

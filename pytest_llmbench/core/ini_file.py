@@ -77,6 +77,7 @@ def list_read_tables(path: Path) -> tuple[str, ...]:
         return ("tool:pytest",)
     if path.suffix != ".toml":
         return ("pytest",)
+    # `[pytest]` belongs to pytest alone; `[tool.pytest...]` to a shared file.
     pytest_table, *tool_tables = TABLES
     if path.name in ("pytest.toml", ".pytest.toml"):
         return (pytest_table,)

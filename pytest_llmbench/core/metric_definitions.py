@@ -84,8 +84,9 @@ def _compute_utilization(
 ) -> float | None:
     """Return MFU as a fraction.
 
-    Returns None if the peak or the work is unknown. With `logged`, also None if a
-    formula counts the FLOPs, and without it, if only the framework counts them.
+    `logged` is the kind of MFU: True for FLOPs that only the framework logs, False for
+    FLOPs that a formula counts. Returns None if the configuration has the other kind,
+    or if its peak or FLOPs are unknown.
     """
     configuration = baseline.configuration
     if uses_logged_flops(configuration) is not logged:

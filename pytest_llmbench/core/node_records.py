@@ -136,9 +136,9 @@ class NodeSearch:
 
     @property
     def answer(self) -> NodeAnswer:
-        """The result as a code."""
+        """The result as a code: slow nodes named, evident or without evidence."""
         if self.evidence.named:
             return NodeAnswer.NAMED
-        if not self.evidence.runs_with_nodes:
+        if not self.evidence.runs_with_nodes:  # nothing to compare
             return NodeAnswer.NOTHING_TO_TELL
         return NodeAnswer.EVIDENT if self.evidence.evident else NodeAnswer.NONE

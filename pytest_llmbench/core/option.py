@@ -700,7 +700,7 @@ def _require_writable(stated: str, path: Path, *, folder: bool) -> None:
     exists = os.path.exists(path)
     if exists and path.is_dir() is not folder:
         _refuse(f"{stated}: {path} is a {'file' if folder else 'folder'}")
-    if not folder and exists and is_stream(path):
+    if not folder and exists and is_stream(path):  # such as /dev/stdout
         return
     # A file is written into its folder, and missing folders are created.
     candidates = (path, *path.parents) if folder else path.parents

@@ -255,10 +255,12 @@ class Redactor:
         redact = self._redact_escaped if printable else self._redact_cached
 
         def change_items(values: dict[Any, Any]) -> dict[Any, Any]:
+            """Redact the values of one dictionary, depending on their keys."""
             changed = {}
             for name, item in values.items():
                 if name in kept:
                     changed[name] = escape_values(item) if printable else item
+                # The key, such as `hf_token`, shows that its value may be a secret.
                 elif isinstance(item, str) and find_kind(name) is not None:
                     changed[name] = self.redact_variable(name, prepare(item))
                 else:
@@ -266,6 +268,7 @@ class Redactor:
             return changed
 
         def change(value: Any) -> Any:
+            """Redact a value of any type; only texts change."""
             if isinstance(value, str):
                 return redact(value)
             if isinstance(value, dict):

@@ -95,7 +95,8 @@ def compute_median_deviation(values: Floats) -> float:
 def find_stragglers(seconds: Floats, resolution: float) -> Flags:
     """Return a mask of shape (n,) of the slow steps.
 
-    A step is slow above median x (1 + max(3 %, 5 deviations / median)) + resolution.
+    A step is slow if it exceeds the median by more than 3 % or 5 median deviations,
+    whichever is larger, plus `resolution`: one unit in the last printed place.
     """
     median = compute_median(seconds)
     excess = seconds - median

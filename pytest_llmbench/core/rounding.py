@@ -25,10 +25,10 @@ def find_last_unit(value: float) -> float:
 def refine_units(values: Sequence[float], units: Sequence[float]) -> list[float]:
     """Return the resolution of each number, inferred from all numbers.
 
-    A log prints a fixed number of decimal places or of digits: a number with trailing
-    zeros is as precise as the finest other number allows. `values` are finite and not
-    zero. `units` are one unit in the last printed place of each value, a power of ten.
-    Results are at most `units`.
+    A log prints a fixed number of decimal places or of digits. So a short number may
+    only lack its trailing zeros: next to 1.25, the resolution of 1.3 is 0.01, not 0.1.
+    `values` are finite and not zero. `units` are one unit in the last printed place of
+    each value, a power of ten. Results are at most `units`.
     """
     # Decimal exponents of the first and the last digit: 1.99 has 0 and -2.
     first_exponents = [math.floor(math.log10(abs(value))) for value in values]

@@ -141,7 +141,8 @@ def find_kind(name: str) -> Kind | None:
     # The shell's current folder, which many messages need.
     if name in ("PWD", "OLDPWD"):
         return None
-    # A fast check before the patterns. "_path" contains the hint "_pat".
+    # A fast check before the patterns. Some hints end in "=", such as "pass=". "_path"
+    # and "tokens" name no secret, but contain the hints "_pat" and "token".
     hinted = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
     if not any(hint in hinted for hint in HINTS):
         return None
@@ -347,8 +348,9 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
     reversed_text = text[max(0, keyword_start - 64) : keyword_start][::-1]
     prefix = _match(_NAME_BEFORE, reversed_text)[0][::-1]
     name_start = keyword_start - len(prefix)
+    # "--token" and "$TOKEN" are the name of an option and of a variable.
     name = text[name_start : match.end("rest")].lstrip("-.$")
-    if find_kind(name) is None or not _fits(text, match, name_start):
+    if find_kind(name) is None or not _is_assignment(text, match, name_start):
         return None
     quote, sign = match["quote"], match["sign"]
     if quote:
@@ -358,7 +360,7 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
         value = _match(_BARE, text, value_start)[0]
         if _is_code(value, match["keyword"]):
             return None
-        value = _strip(value)
+        value = _strip_end(value)
     value_end = value_start + len(value)
     # Without a sign, or after a colon in a sentence, a word may follow.
     loose = False
@@ -396,11 +398,11 @@ def _is_code(value: str, keyword: str) -> bool:
     return call.match(value) is not None
 
 
-def _fits(text: str, match: re.Match[str], name_start: int) -> bool:
+def _is_assignment(text: str, match: re.Match[str], name_start: int) -> bool:
     """True if the matched value is assigned to the matched name.
 
     For example False for `arn:aws:secretsmanager:1:secret:name`. `name_start` is the
-    index of the name, of which the match may lack the beginning.
+    index of the whole name; the match may begin inside the name.
     """
     before_match = text[match.start() - 1 : match.start()]
     last_character = text[match.end() - 1]
@@ -429,13 +431,13 @@ def _is_alone(text: str, start: int, end: int) -> bool:
     return " " not in before.strip(" -\t") and not after.strip()
 
 
-def _strip(value: str) -> str:
+def _strip_end(value: str) -> str:
     """Strip closing brackets, punctuation and following arguments from the end of a
     value."""
     # "abc,user=alice" is "abc".
     if "," in value:
         value, *_ = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)
-    if value.startswith(";"):
+    if value.startswith(";"):  # nothing would remain
         return value
     # "abc;user" and "abc\\nuser" are "abc".
     value, *_ = re.split(r";|\\+[nrt]", value, maxsplit=1)
@@ -482,7 +484,11 @@ def find_pattern(pattern: str, accept: Callable[[str], bool] | None = None) -> F
 def _find_pattern(
     pattern: str, accept: Callable[[str], bool] | None, text: str
 ) -> Iterator[tuple[int, int]]:
-    """Yield the spans of the last groups (or whole matches) whose text is accepted."""
+    """Yield the (start, end) indexes of each secret that `pattern` matches.
+
+    The secret is the last matched group, or the whole match of a pattern without groups.
+    Secrets that `accept` refuses are left out.
+    """
     for match in re.finditer(pattern, text):
         group = match.lastindex or 0
         if match[group] and (accept is None or accept(match[group])):

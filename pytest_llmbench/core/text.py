@@ -42,7 +42,8 @@ def wrap(
     """
     import textwrap
 
-    # textwrap counts characters, so each wide character is followed by a filler.
+    # textwrap counts characters, so each wide character is followed by a filler. GLUE,
+    # the unbreakable space, is not ASCII but narrow.
     is_narrow = text.replace(GLUE, "").isascii()
     filled = text if is_narrow else "".join(map(_fill, text))
     lines = textwrap.wrap(

@@ -76,7 +76,7 @@ def parse_tolerances(text: str, source: str) -> tuple[Tolerance, ...]:
 
 
 def merge_tolerances(*layers: Iterable[Tolerance]) -> tuple[Tolerance, ...]:
-    """Return one tolerance per slot; later layers take precedence.
+    """Return one tolerance per metric; later layers take precedence.
 
     The tolerance of the step time comes first.
     """
@@ -171,9 +171,10 @@ def list_accepted(recording: Recording) -> tuple[AcceptedValue, ...]:
 
 
 def find_reference(recording: Recording) -> AcceptedValue:
-    """Return the value that drift is counted from.
+    """Return the recorded value from which drift is counted.
 
-    This is the newest value with a reason, else the first value.
+    This is the newest value that was recorded with a reason, because it differed from
+    its reference by more than the drift budget; else the first value.
     """
     accepted = list_accepted(recording)
     first = accepted[0]
@@ -218,11 +219,11 @@ def explain_refusal(
 def follow_recording(
     recording: Recording, previous: Recording | None, budget: float, reason: str
 ) -> Recording:
-    """Return a recording with the values it replaces and the reason of its value.
+    """Return a recording with its earlier values and its reason added from `previous`.
 
-    That is `reason` if the value is slower than the drift reference by more than the
-    budget, FASTER if it is faster by more than the budget, otherwise "". A recording
-    of the same runs keeps reason and values of `previous`.
+    The stored reason is `reason` if the new value is slower than the drift reference by
+    more than the budget, FASTER if it is faster by more than the budget, otherwise "".
+    A recording of the same runs keeps the reason and the earlier values of `previous`.
     """
     if previous is None:
         return recording

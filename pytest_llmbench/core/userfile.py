@@ -166,7 +166,7 @@ def walk_folders(
             yield folder, folders, names
             paths = (os.path.join(folder, name) for name in reversed(folders))
             pending += [path for path in paths if not os.path.islink(path)]
-            folders.clear()
+            folders.clear()  # os.walk then does not descend
 
 
 def expand_home(text: str) -> Path:

@@ -184,7 +184,7 @@ class Text:
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.tag == _NULL_TAG:
             return _report_wrong(node, self.expected, report)
-        is_text = node.tag == _TEXT_TAG
+        is_text = node.tag == _TEXT_TAG  # YAML reads an unquoted 25.10 as a number
         if self.choices:
             if is_text and node.value in self.choices:
                 return str(node.value)
@@ -301,6 +301,7 @@ class Names:
 
     def read(self, node: Node, report: Report) -> Any:
         def find_spec(key: Node) -> Spec | None:
+            """Return the spec of all values, or None after reporting an invalid key."""
             is_valid_key = self.key.read(key, report) is not None
             return self.value if is_valid_key else None
 
@@ -332,6 +333,7 @@ class Fields:
         specs = {**self.required, **self.optional}
 
         def find_spec(key: Node) -> Spec | None:
+            """Return the spec of a known key, else None; report keys that are refused."""
             if key.id == "scalar" and key.value in specs:
                 return specs[key.value]
             if not self.closed:
