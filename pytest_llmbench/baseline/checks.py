@@ -260,8 +260,7 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
     throughput does not determine it.
 
     The step time is logged_tflop / tflops_per_gpu if the work of a step is known,
-    otherwise gbs * sequence_length / gpus / tokens_per_second_per_gpu. If the tokens/s
-    are a whole number of samples/s of all GPUs, they were rounded to that.
+    otherwise gbs * sequence_length / gpus / tokens_per_second_per_gpu.
     """
     cells = row["cells"]
     # A GPU's share of the tokens of one sample, and of the work of one step.
@@ -278,6 +277,8 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
             continue
         rate = float(cells[name])
         unit = 10.0 ** -count_decimals(cells[name])
+        # Tokens/s that are a whole number of samples/s of all GPUs were rounded to whole
+        # samples, so the unit is one sample per second.
         if name == "tokens_per_second_per_gpu" and (rate / sample_tokens).is_integer():
             unit = max(unit, sample_tokens)
         step_seconds = work / rate

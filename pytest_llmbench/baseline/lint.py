@@ -137,6 +137,7 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     None if it cannot be computed: the days of a proxy, MFU without a peak, and every
     cell without a step time.
     """
+    # Some cells have another name than their metric.
     formula = METRICS[DERIVED.get(cell, cell)].formula
     if formula is None or math.isnan(baseline.step_seconds):
         return None
@@ -258,9 +259,10 @@ def _find_unfounded_errata(
 
 
 def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
-    """Replace the columns of a baseline that errata correct.
+    """Replace the misprinted columns of a published baseline by those of its errata.
 
-    A recording states the actual values, not the printed ones.
+    Used for a recorded baseline made from it, which states the actual configuration of
+    the runs. The published file keeps its columns as the document prints them.
     """
     # "dp" is stored in `configuration.parallelism.dp`.
     fields = {key.name: key.field for key in CONFIGURATION if key.name in COLUMNS}
@@ -317,8 +319,8 @@ def _find_wrong_worked_example(
 ) -> Iterator[str]:
     """Yield the FLOPs of a worked example that differ from the formula.
 
-    The example states its own sequence length and number of layers; all other sizes are
-    those of `architecture`.
+    A worked example is a calculation that the document prints, with its own sequence
+    length and number of layers. All other sizes are those of `architecture`.
     """
     worked = dict(model.worked)
     example = replace(
@@ -394,8 +396,9 @@ def _find_contradicting_columns(
 def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
     """Yield the accumulation or batch size if GBS is not MBS x GA x `ranks`.
 
-    If GA is not printed, the document may omit it: GBS then only has to be a multiple.
-    A document without any group but FSDP does not accumulate.
+    Without a printed GA, any multiple of MBS x `ranks` is accepted, because documents
+    omit GA. A document with FSDP groups alone (MaxText) does not accumulate gradients,
+    so its GBS must be exactly MBS x `ranks`.
     """
     configuration, groups = baseline.configuration, baseline.configuration.parallelism
     batch, micro = configuration.global_batch_size, configuration.micro_batch_size
@@ -407,8 +410,6 @@ def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
             baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks)
         )
         return
-    # A document that prints no group but FSDP (MaxText) does not accumulate gradients;
-    # others may omit their accumulation steps.
     prints_only_fsdp = groups.fsdp is not None and groups.tp is None
     if prints_only_fsdp or batch % (micro * ranks):
         yield _Mismatch(baseline, "gbs", str(batch), str(micro * ranks))

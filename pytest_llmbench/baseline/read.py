@@ -125,6 +125,7 @@ def read_file(path: Path) -> RecipeFile:
     kind = _read_kind(path, root)
 
     def check(entry: YamlMapping, report: Report) -> None:
+        """Report the contradictions within the file."""
         ids = [_make_key(entry, row).id for row in entry["configurations"]]
         check_file(entry, ids, report)
 
@@ -141,6 +142,7 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
     """
 
     def fail(error: OSError) -> None:
+        """Raise BaselineError for a folder or link that cannot be read."""
         raise BaselineError(
             f"{error.filename}: {error.strerror}, expected a readable folder"
         ) from error
@@ -356,7 +358,10 @@ def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
-    """Return one unit in the last place of the step times, in seconds, by table."""
+    """Return the resolution of the printed step times of each table, in seconds.
+
+    For example 0.01 if the step time with the most decimals is printed as 12.39.
+    """
     # The cell with the most decimals decides: a spreadsheet prints 10.00 s as `10`.
     most_decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
@@ -388,7 +393,9 @@ def _make_baseline(
     cells = row.get("cells")
     table = row.get("table", "")
     resolution = resolutions.get(table, 0.0)
-    if recording is None and cells is not None and "step_time" not in cells.values:
+    has_step_time = cells is not None and "step_time" in cells.values
+    if recording is None and cells is not None and not has_step_time:
+        # The document prints only a throughput.
         step_seconds, resolution = derive_step_time(row)
     else:
         step_seconds = _find_step_seconds(recording, cells, window)

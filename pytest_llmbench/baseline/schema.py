@@ -99,6 +99,7 @@ def make_tested_text(expected: str, test: Callable[[str], object]) -> Text:
     """
 
     def accept(text: str) -> bool:
+        """True if `test` is true and raises no error."""
         try:
             return bool(test(text))
         except (ValueError, re.error):

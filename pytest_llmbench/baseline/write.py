@@ -410,6 +410,7 @@ def _write_checked(path: Path, text: str, baselines: dict[Key, Baseline]) -> Non
     """Write a file and verify that it reads back to these baselines."""
 
     def verify(written: Path) -> None:
+        """Raise RecordError if a baseline reads back differently."""
         for baseline in read_recipe(written).baselines:
             expected = baselines[baseline.key]
             if _make_comparable(baseline) != _make_comparable(expected):
@@ -538,6 +539,7 @@ def _render_head(
 
     Raises RecordError if configurations were measured differently.
     """
+    # The keys of the file state the limits of the file, not those of one baseline.
     with_limits = [
         replace(baseline, tolerances=shared.tolerances, budgets=shared.budgets)
         for baseline in baselines

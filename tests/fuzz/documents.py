@@ -461,7 +461,7 @@ def check_document(data: bytes) -> None:
                     require_types(read_recipe(file.path), Recipe)
                 except BaselineError as error:
                     require(
-                        made.fill_in,
+                        made.missing_keys,
                         f"a draft without a gap that cannot be read: {error}",
                     )
 

@@ -302,9 +302,10 @@ def compare_baselines(
 ) -> tuple[BaselineDifference, ...]:
     """Compare all configurations of two sets, sorted by name.
 
-    Two configurations are the same if their names are equal. Names contain neither
-    release nor kind if they are unique in each set without; else the release; else
-    release and kind. Raises BaselineError if even the longest names are not unique.
+    Configurations with equal names are compared. A name is the id without the release,
+    so that two releases can be compared. If such names are not unique in each set, the
+    names contain the release; if these are not unique either, release and kind. Raises
+    BaselineError if even the longest names are not unique.
     """
     make_name = _choose_naming(before, after)
     old = {make_name(baseline): baseline for baseline in before}
@@ -322,8 +323,7 @@ def _choose_naming(
 
     Raises BaselineError with the first duplicate if no function makes unique names.
     """
-    # Most comparisons are between two releases of one recipe, so names omit the
-    # release if possible.
+    # The shortest names first: without release, with release, with release and kind.
     namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
         lambda baseline: _make_name(baseline.key, ""),
         lambda baseline: _make_name(baseline.key, baseline.key.release),
@@ -432,12 +432,11 @@ def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
-    """Split the change of MFU into its causes.
+    """Split the change of MFU into its causes, such as another FLOPs formula.
 
     Uses the MFU values that the documents print, if both do, else computed values.
     Returns None if a peak, a step time or a FLOPs formula is unknown.
     """
-    # Between two releases, MFU once changed by its formula alone, at equal step times.
     needed = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in needed):
         return None
@@ -462,7 +461,7 @@ def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | No
         ),
         "peak": math.log(old.peak_tflops / new.peak_tflops),
     }
-    # Logarithms add up, percentages do not.
+    # Logarithms add up, percentages do not. Printed values leave a remainder.
     remainder = math.log(after / before) - sum(log_ratios.values())
     # Computed values leave only a rounding error.
     log_ratios[CAUSES[-1]] = remainder if are_printed else 0.0
@@ -545,6 +544,7 @@ def _format_difference(pair: BaselineDifference) -> Iterator[str]:
     else:
         yield f"{pair.id:<{NAME_WIDTH}} {row}"
     changes = []
+    # MFU may have large causes that cancel each other, or change without a large cause.
     if mfu_change and (_format_causes(mfu_change) or mfu != "0.0 %"):
         changes.append(_format_utilization(mfu_change))
     changes += [

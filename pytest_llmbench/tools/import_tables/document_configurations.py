@@ -83,9 +83,10 @@ def collect_configurations(
 ) -> DocumentConfigurations:
     """Collect the configurations of a document.
 
-    A row with measurements gets the columns of every configuration row that does not
-    contradict its size, GPU type, precision and number of GPUs. If no table has a
-    metric, the configuration rows themselves are the configurations.
+    A measured row has metrics, such as a step time. A configuration row has only
+    settings, such as TP and GBS. A measured row gets the settings of every configuration
+    row that does not contradict its size, GPU type, precision and number of GPUs. If no
+    table has a metric, the configuration rows themselves are the configurations.
     """
     unread = list(refuse_rows(tables.outside, OUTSIDE))
     entries: list[DocumentConfiguration] = []
@@ -138,10 +139,10 @@ def _join_settings(
     """Complete measured rows with the columns of their configuration rows.
 
     Also yields the unread cells: contradictions, and configuration rows that match no
-    measured row. A row without a number of GPUs matches no row.
+    measured row.
     """
     recipes = {entry.recipe for entry in measured}
-    # A row without a number of GPUs would describe every size of the model.
+    # A row without a number of GPUs would match runs of every number of GPUs.
     rows_with_gpus = [row for row in configuration_rows if row.facts.get("gpus")]
     # The ids of `values` tuples. All configurations that `_split_by_dtype` made from one
     # row share its tuple, so the row counts as used if one of them is.
@@ -225,10 +226,11 @@ def _add_columns(
 def _complete_keys(
     entries: Sequence[DocumentConfiguration], mapping: DocumentMapping
 ) -> Iterator[DocumentConfiguration]:
-    """Complete keys with the stated values of the mapping, and replace its literal texts.
+    """Complete the keys of configurations with the options and the mapping file.
 
-    Without a stated recipe, a configuration without a recipe gets the only recipe of the
-    document, if there is exactly one, else the name in its title without a size.
+    The recipe is the stated recipe (--recipe), else the recipe of the configuration, else
+    the only recipe of the document, if there is exactly one, else the possible recipe in
+    the title (`unsized`). Texts in the section `values` of the mapping are then replaced.
     """
     stated_recipe = mapping.stated.get("recipe")
     recipes = {entry.recipe for entry in entries} - {""}
@@ -286,7 +288,10 @@ def _select_complete(
 def _name_variants(
     entries: Sequence[DocumentConfiguration],
 ) -> Iterator[DocumentConfiguration]:
-    """Add a variant to configurations that differ only in batch or sequence length."""
+    """Add a variant to configurations with equal keys, such as `gbs128`.
+
+    The variant names the columns that distinguish these: batch, sequence length or both.
+    """
     groups: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in entries:
         groups.setdefault(_make_key(entry), []).append(entry)
@@ -360,13 +365,16 @@ def _find_key_problem(entry: DocumentConfiguration) -> str:
 def _find_contradiction(entry: DocumentConfiguration) -> str:
     """Return the reason that tokens/s contradicts another metric, or "".
 
-    Only two metrics together reveal that a row is shifted by a cell.
+    A row that is shifted by a cell may look valid: only two metrics that contradict each
+    other reveal it.
     """
+    # tokens/s x days x seconds per day is 1T tokens.
     days_factor = _find_factor(
         entry.cells, "days_to_1t", expected_product=1e12 / SECONDS_PER_DAY
     )
     if days_factor > LARGEST_TOKENS_FACTOR:
         return CONTRADICTORY_DAYS
+    # tokens/s x step time is the tokens of one step.
     sequence_length = int(entry.facts.get("sequence_length", 0))
     tokens_per_step = sequence_length * int(entry.facts.get("gbs", 0))
     if tokens_per_step > 0:  # both are known

@@ -43,7 +43,7 @@ FILL_IN_HINTS = {
 class BaselineDraft:
     """The draft of a baseline file of one recipe.
 
-    The file is valid once every line of `fill_in` has a value.
+    The file is valid once every line of `missing_keys` has a value.
     """
 
     recipe: str
@@ -53,13 +53,13 @@ class BaselineDraft:
     cells: int
 
     @property
-    def fill_in(self) -> tuple[tuple[int, str], ...]:
-        """The incomplete lines: (1-based line number, missing key)."""
+    def missing_keys(self) -> tuple[tuple[int, str], ...]:
+        """The keys without a value: (1-based line number, key)."""
         return tuple((line, text) for line, _, text in self._split_lines(FILL_IN))
 
     @property
-    def assumed(self) -> tuple[tuple[int, str], ...]:
-        """The lines with values that the document does not state: (number, text)."""
+    def assumed_values(self) -> tuple[tuple[int, str], ...]:
+        """The values that the document does not state: (1-based line number, text)."""
         return tuple((line, text) for line, text, _ in self._split_lines(NOT_STATED))
 
     def _split_lines(self, marker: str) -> Iterator[tuple[int, str, str]]:
@@ -280,6 +280,7 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
     )
     title = f", table: {_quote(entry.table)}" if entry.table else ""
     yield f"  - {{{key}, gpus: {facts['gpus']}{title},"
+    # Shape that only the text about the model states.
     from_text = {
         name: model[name]
         for name in ("sequence_length", "layers")
@@ -289,21 +290,22 @@ def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[st
         name: from_text[name].value if name in from_text else facts.get(name)
         for name in COLUMNS
     }
-    to_fill_in: list[str] = []
+    missing_columns: list[str] = []
     if "formula" in model:  # it needs the shape
-        to_fill_in = [name for name in SHAPE if columns[name] is None]
+        missing_columns = [name for name in SHAPE if columns[name] is None]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
-    keys += [f"{name}: null" for name in to_fill_in]
+    keys += [f"{name}: null" for name in missing_columns]
     if "proxy" in facts:
         keys.append("proxy: true")
     if "logged_tflop" in facts:
         keys.append(f"logged_tflop: {facts['logged_tflop']}")
+    # Comments at the end of the line: the sources, and the columns to fill in.
     comments = []
     if from_text:
         sources = [f"{name}: {value.source}" for name, value in from_text.items()]
         comments.append(f"   # {', '.join(sources)}")
-    if to_fill_in:
-        comments.append(f"   {FILL_IN} {', '.join(to_fill_in)}")
+    if missing_columns:
+        comments.append(f"   {FILL_IN} {', '.join(missing_columns)}")
     if keys:
         yield f"     {', '.join(keys)},{''.join(comments)}"
     cells = ", ".join(

@@ -133,10 +133,10 @@ def format_report(
             fate = "another file exists and was kept; give --force to replace it"
         yield f"{file.path}: {fate}"
     for draft in imported.drafts:
-        for line, name in draft.fill_in:
+        for line, name in draft.missing_keys:
             yield from _wrap(f"to fill in, {draft.recipe} line {line}: {name}")
-        if draft.assumed:
-            texts = [f"line {line} {value}" for line, value in draft.assumed]
+        if draft.assumed_values:
+            texts = [f"line {line} {value}" for line, value in draft.assumed_values]
             yield from _wrap(f"not stated, {draft.recipe}: {'; '.join(texts)}")
     # One line for all cells of a row with the same reason.
     texts_by_line_and_reason: dict[tuple[int, str], list[str]] = {}

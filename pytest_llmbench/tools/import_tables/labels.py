@@ -64,7 +64,10 @@ class UnreadCell(NamedTuple):
     text: str
     reason: str
     decisive: bool = True
-    """False if the table of the cell is not about performance or configurations."""
+    """False if the table of the cell is not about performance or configurations.
+
+    Only a decisive unread cell makes the import incomplete (exit code 1).
+    """
 
 
 class Metric(NamedTuple):
@@ -127,9 +130,11 @@ class Cell:
         return self.text in ABSENT
 
     def refuse(self, reason: str, *, decisive: bool = True) -> UnreadCell:
-        """Convert the cell to an unread cell.
+        """Convert the cell to an unread cell: a cell that no draft contains.
 
-        `decisive` is False if the table is not about performance or configurations.
+        `decisive` is False if the table is not about performance or configurations. Such
+        a cell is listed, but only a decisive unread cell makes the import incomplete
+        (exit code 1).
         """
         return UnreadCell(self.line, self.text, reason, decisive)
 
@@ -382,6 +387,7 @@ def _read_gpus(mapping: DocumentMapping, field: str, cell: Cell) -> Facts:
         for name, value in cell.facts.items()
         if name in ("gpu", "gpus") and value
     }
+    # `8x H100 BF16` states another fact, too.
     has_only_gpu_facts = field in facts and facts == cell.facts
     if not has_only_gpu_facts or find_unknown_words(mapping, cell.caption):
         expected = "GPU type such as H100" if field == "gpu" else "number of GPUs"

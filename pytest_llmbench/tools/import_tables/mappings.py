@@ -231,6 +231,7 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
     def compile_pattern(
         pattern: str, flags: re.RegexFlag = re.IGNORECASE
     ) -> re.Pattern[str]:
+        """Compile a pattern after replacing its placeholders."""
         for placeholder, alternatives in alternatives_by_placeholder.items():
             pattern = pattern.replace(placeholder, alternatives)
         return re.compile(pattern, flags)
@@ -256,7 +257,7 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
             normalize(header): target for header, target in merged["headers"].items()
         },
         values={
-            name: _make_renames(name, values)
+            name: _make_replacements(name, values)
             for name, values in merged["values"].items()
         },
         stated=merged["stated"],
@@ -326,7 +327,7 @@ def _compile_fixed_patterns(compile_pattern: Compile) -> dict[str, Any]:
     }
 
 
-def _make_renames(
+def _make_replacements(
     name: str, values: Mapping[str, Any]
 ) -> dict[str, dict[str, str | int]]:
     """Return the replacements of a column: literal text -> the columns to use instead.
@@ -341,6 +342,7 @@ def _make_renames(
 
 def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge mapping files key by key: join lists, and keep the first of other values."""
+    # Sections that the shipped files lack.
     merged: dict[str, Any] = {
         name: {} for name in ("headers", "values", "stated", "document")
     }

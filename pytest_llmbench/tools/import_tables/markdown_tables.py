@@ -87,7 +87,7 @@ def make_row(mapping: DocumentMapping, line: int, texts: Iterable[str]) -> Table
 def refuse_rows(
     rows: Iterable[TableRow], reason: str, *, decisive: bool = True
 ) -> Iterator[UnreadCell]:
-    """Convert the non-empty cells of `rows` to unread cells."""
+    """Convert the non-empty cells of `rows` to unread cells; see `Cell.refuse`."""
     for row in rows:
         for cell in row.cells:
             if cell.text:

@@ -84,8 +84,7 @@ Finding = DocumentConfiguration | UnreadCell
 class ReadCells(NamedTuple):
     """The cells of a row or column after reading."""
 
-    read: list[tuple[LabelledCell, Facts]]
-    """The cells with their facts."""
+    cells_with_facts: list[tuple[LabelledCell, Facts]]
 
     unread: list[UnreadCell]
     unknown_keys: set[str]
@@ -98,28 +97,32 @@ def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Findi
     The labels are in the header (one configuration per row) or in the first column (one
     configuration per column), whichever has more known labels.
     """
+    # The cells of a table about another subject are unread, but not decisive.
     about_peaks = table.is_about_peaks
     if about_peaks or not _is_about_configurations(table):
         reason = PEAK_TABLE if about_peaks else OTHER_SUBJECT
         yield from refuse_rows((table.header, *table.rows), reason, decisive=False)
         return
+    # A unit in a cell of its own: which values have this unit is unknown.
     unit_line = _find_unit_line(mapping, table)
     if unit_line:
         reason = f"a cell in line {unit_line} contains only a unit: the values of this unit are unknown"
         yield from refuse_rows(table.rows, reason)
         return
+    # Rows with a missing or superfluous cell.
     complete: list[TableRow] = []
     for row, problem in _check_rows(table):
         if problem:
             yield from refuse_rows([row], problem)
         else:
             complete.append(row)
+    # The direction of the table.
     labels_in_header = sum(label.is_label for label in table.header.cells)
     labels_in_column = sum(row.cells[0].is_label for row in table.rows)
     # A tie means rows, because most tables have one configuration in each row.
     has_row_each = labels_in_header >= labels_in_column and labels_in_header > 0
-    read = _read_rows if has_row_each else _read_columns
-    for finding in read(mapping, table, complete):
+    read_configurations = _read_rows if has_row_each else _read_columns
+    for finding in read_configurations(mapping, table, complete):
         if isinstance(finding, UnreadCell):
             yield finding
         else:
@@ -268,8 +271,10 @@ def _read_rows(
             continue
         labelled_cells = list(map(LabelledCell, labels, row.cells))
         for cells in _split_pairs(mapping, labelled_cells):
-            titled = DocumentConfiguration(row.line, heading, title_facts)
-            yield from _make_configuration(mapping, titled, captions=(), cells=cells)
+            title_entry = DocumentConfiguration(row.line, heading, title_facts)
+            yield from _make_configuration(
+                mapping, title_entry, captions=(), cells=cells
+            )
     yield from _refuse_below(rows[second_header:])
 
 
@@ -331,7 +336,7 @@ def _read_columns(
     The first cell of the header is the title of all columns.
     """
     title, *columns = table.header.cells
-    titled = DocumentConfiguration(
+    title_entry = DocumentConfiguration(
         title.line, title.text, _name_recipe(mapping, title.caption)
     )
     second_header = _find_first_true([_names_columns(row) for row in rows])
@@ -339,6 +344,7 @@ def _read_columns(
     yield from _refuse_below(rows[second_header:])
     rows = rows[:second_header]
     labels = [row.cells[0] for row in rows]
+    # A number in the first column may be a value in a shifted row.
     for label in labels:
         if any(map(str.isdigit, label.text)) and not label.is_label:
             yield label.refuse(
@@ -354,6 +360,7 @@ def _read_columns(
     }
     for number, column in enumerate(columns, 1):
         cells = [row.cells[number] for row in rows]
+        # `8x H100 (previous release)`: another measurement than those of the document.
         unknown = find_unknown_words(mapping, column.caption)
         if unknown:
             reason = f"{unknown!r} in the header of the column, {column.text!r}, is not understood"
@@ -365,7 +372,7 @@ def _read_columns(
             task = _read_task(mapping, title.text, column.text)
         labelled_cells = list(map(LabelledCell, labels, cells))
         captions = (title_facts | task, column.facts)
-        yield from _make_configuration(mapping, titled, captions, labelled_cells)
+        yield from _make_configuration(mapping, title_entry, captions, labelled_cells)
 
 
 def _names_columns(row: TableRow) -> bool:
@@ -411,18 +418,18 @@ def _name_recipe(mapping: DocumentMapping, title: Caption) -> Facts:
 
 def _make_configuration(
     mapping: DocumentMapping,
-    titled: DocumentConfiguration,
+    title_entry: DocumentConfiguration,
     captions: Sequence[Facts],
     cells: Sequence[LabelledCell],
 ) -> Iterator[Finding]:
     """Complete a configuration with the facts of captions and cells.
 
-    `titled` is the configuration with only the facts of its title. A fact with several
-    values is not used, and all cells that state it are unread.
+    `title_entry` is the configuration with only the facts of its title. A fact with
+    several values is not used, and all cells that state it are unread.
     """
-    read, unread, unknown_keys = _read_cells(mapping, cells)
+    cells_with_facts, unread, unknown_keys = _read_cells(mapping, cells)
     yield from unread
-    facts_of_cells = [facts for _, facts in read]
+    facts_of_cells = [facts for _, facts in cells_with_facts]
     unknown_facts: Facts = dict.fromkeys(unknown_keys, "")
     facts = join_facts([*captions, *facts_of_cells, unknown_facts])
     ambiguous = [name for name, value in facts.items() if value == ""]
@@ -432,10 +439,14 @@ def _make_configuration(
         for name, value in facts.items()
         if value != "" or name in (*KEY_COLUMNS, "task")
     }
-    values = tuple(cell for cell, stated in read if stated.keys().isdisjoint(ambiguous))
-    entry = replace(titled, facts=titled.facts | kept, values=values)
+    values = tuple(
+        cell
+        for cell, facts_of_cell in cells_with_facts
+        if facts_of_cell.keys().isdisjoint(ambiguous)
+    )
+    entry = replace(title_entry, facts=title_entry.facts | kept, values=values)
     for name in ambiguous:
-        yield from _refuse_contradictory(entry, name, captions, read)
+        yield from _refuse_contradictory(entry, name, captions, cells_with_facts)
     yield entry
 
 
@@ -449,8 +460,8 @@ def _read_cells(mapping: DocumentMapping, cells: Sequence[LabelledCell]) -> Read
             reason = f"cell {cell.text!r} has the unit of another metric than {label.text!r}: the row may be shifted"
             given = [cell for _, cell in cells if not cell.is_absent]
             refused = [cell.refuse(reason) for cell in given]
-            return ReadCells(read=[], unread=refused, unknown_keys=set())
-    read: list[tuple[LabelledCell, Facts]] = []
+            return ReadCells(cells_with_facts=[], unread=refused, unknown_keys=set())
+    cells_with_facts: list[tuple[LabelledCell, Facts]] = []
     unread: list[UnreadCell] = []
     unknown_keys: set[str] = set()
     for labelled in cells:
@@ -459,32 +470,32 @@ def _read_cells(mapping: DocumentMapping, cells: Sequence[LabelledCell]) -> Read
         if cell.text == "" and column in (*SHARED_COLUMNS, "task"):
             unknown_keys.add(column)
         try:
-            read.append((labelled, read_value(mapping, labelled)))
+            cells_with_facts.append((labelled, read_value(mapping, labelled)))
         except ValueError as error:
             unread.append(labelled.refuse(str(error)))
             if column in (*KEY_COLUMNS, "task"):
                 unknown_keys.add(column)
             if _is_caption(cell):  # `8x H100` in another column
                 unknown_keys |= cell.facts.keys() & set(KEY_COLUMNS)
-    return ReadCells(read, unread, unknown_keys)
+    return ReadCells(cells_with_facts, unread, unknown_keys)
 
 
 def _refuse_contradictory(
     entry: DocumentConfiguration,
     name: str,
     captions: Sequence[Facts],
-    read: Sequence[tuple[LabelledCell, Facts]],
+    cells_with_facts: Sequence[tuple[LabelledCell, Facts]],
 ) -> Iterator[UnreadCell]:
     """Yield the cells that contradict each other, and the title if it is involved.
 
-    `name` is the contradictory fact, `read` are the cells with their facts.
+    `name` is the contradictory fact.
     """
     in_captions = {str(caption[name]) for caption in captions if name in caption}
-    in_cells = {str(stated[name]) for _, stated in read if name in stated}
+    in_cells = {str(facts[name]) for _, facts in cells_with_facts if name in facts}
     values = (in_captions | in_cells) - {""}
     reason = f"found several values: {', '.join(sorted(values))}"
     if in_captions and values:
         yield UnreadCell(entry.line, entry.table, f"{name}: {reason}")
-    for labelled, stated in read:
-        if name in stated:
+    for labelled, facts in cells_with_facts:
+        if name in facts:
             yield labelled.refuse(reason)

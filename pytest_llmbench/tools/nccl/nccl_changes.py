@@ -64,28 +64,30 @@ class Facet(NamedTuple):
     """Formats the property."""
 
 
-def compare(trace: Trace, other: Trace) -> TraceComparison:
-    """List the changes from the trace `other` to `trace`.
+def compare(trace: Trace, earlier: Trace) -> TraceComparison:
+    """List the changes from the trace `earlier` to `trace`.
 
     Raises LogError if one of them has NCCL CALL records only.
     """
-    if trace.from_calls != other.from_calls:
+    if trace.from_calls != earlier.from_calls:
         raise LogError(
             "one of the traces contains only NCCL CALL records: record both with NCCL_DEBUG_SUBSYS=COLL"
         )
-    tolerance = max(TOLERANCE, trace.damage, other.damage)
-    new, old = _count_all_records(trace), _count_all_records(other)
-    new_ranks, old_ranks = max(trace.ranks, 1), max(other.ranks, 1)
+    tolerance = max(TOLERANCE, trace.damage, earlier.damage)
+    new, old = _count_all_records(trace), _count_all_records(earlier)
+    # A trace of NCCL CALL records may contain no rank.
+    new_ranks, old_ranks = max(trace.ranks, 1), max(earlier.ranks, 1)
     # Records per rank, new / old, of each operation in both traces.
     ratios = {
         name: (new[name] / new_ranks) / (old[name] / old_ranks)
         for name in sorted(new & old)
     }
+    # A trace of more steps has more records of every operation: not a change.
     scale = _find_scale(list(ratios.values()), tolerance)
     at_scale = "" if scale == 1 else " at this scale"
     changes = []
-    if trace.ranks != other.ranks:
-        text = f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}"
+    if trace.ranks != earlier.ranks:
+        text = f"{count_noun(trace.ranks, 'rank')}, was {earlier.ranks}"
         changes.append(TraceChange("ranks", operation="", text=text))
     for name in sorted({*new, *old}):
         if name not in ratios:  # only one of the traces has records of it
@@ -102,8 +104,8 @@ def compare(trace: Trace, other: Trace) -> TraceComparison:
             )
             changes.append(TraceChange("count", name, text))
         for facet in FACETS:
-            changes += _compare_shares(name, facet, trace, other, tolerance)
-        changes += _compare_sizes(name, trace, other, tolerance)
+            changes += _compare_shares(name, facet, trace, earlier, tolerance)
+        changes += _compare_sizes(name, trace, earlier, tolerance)
     return TraceComparison(tuple(changes), scale, tolerance)
 
 
@@ -128,6 +130,7 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
     """
 
     def rank_candidate(candidate: float) -> tuple[int, float]:
+        """Return (number of operations with this ratio, negative distance from 1)."""
         supporters = sum(abs(ratio / candidate - 1) <= tolerance for ratio in ratios)
         distance_from_1 = max(candidate, 1 / candidate)
         return supporters, -distance_from_1
@@ -137,13 +140,13 @@ def _find_scale(ratios: list[float], tolerance: float) -> float:
 
 
 def _compare_shares(
-    name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float
+    name: str, facet: Facet, trace: Trace, earlier: Trace, tolerance: float
 ) -> list[TraceChange]:
     """List the values of a property, such as a datatype, whose share changed.
 
     Compares the shares of the records of one operation in two traces.
     """
-    new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
+    new, old = _get_shares(name, facet, trace), _get_shares(name, facet, earlier)
     if not new or not old:
         return []  # every record is damaged
     changes = []
@@ -151,7 +154,7 @@ def _compare_shares(
         limit = tolerance
         if label not in new or label not in old:
             # Any new or missing value counts, unless its few records may be damaged.
-            limit = max(trace.damage, other.damage)
+            limit = max(trace.damage, earlier.damage)
         if abs(new.get(label, 0) - old.get(label, 0)) > limit:
             change = _describe_share_change(new.get(label), old.get(label))
             changes.append(TraceChange(facet.what, name, f"{label}: {change}"))
@@ -177,10 +180,10 @@ def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
 
 
 def _compare_sizes(
-    name: str, trace: Trace, other: Trace, tolerance: float
+    name: str, trace: Trace, earlier: Trace, tolerance: float
 ) -> list[TraceChange]:
     """Return a change if the mean buffer size of an operation changed, else []."""
-    new, old = _get_mean_size(name, trace), _get_mean_size(name, other)
+    new, old = _get_mean_size(name, trace), _get_mean_size(name, earlier)
     if not new or not old or abs(new / old - 1) <= tolerance:
         return []
     text = f"{format_bytes(new)} on average, was {format_bytes(old)} ({format_difference(new / old)})"
@@ -211,7 +214,10 @@ def format_percent(share: float) -> str:
 
 
 def format_sizes(from_bytes: int) -> str:
-    """Format a range of buffer sizes: `1 KiB to 2 KiB`."""
+    """Format the range of buffer sizes that begins at `from_bytes`: `1 KiB to 2 KiB`.
+
+    Ranges are powers of two (`get_kind`); -1 represents an unknown size.
+    """
     if from_bytes < 0:
         return "buffers of unknown size"
     if from_bytes == 0:

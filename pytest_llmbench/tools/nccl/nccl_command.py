@@ -130,8 +130,8 @@ def render_page(trace: Trace) -> str:
     return "\n\n".join(filter(None, sections))
 
 
-def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> str:
-    """Format the changes from the trace `other` to `trace`, with possible causes."""
+def render_changes(comparison: TraceComparison, trace: Trace, earlier: Trace) -> str:
+    """Format the changes from the trace `earlier` to `trace`, with possible causes."""
     from pytest_llmbench.tools.nccl.nccl_changes import format_percent
 
     ratio = "as many"
@@ -140,10 +140,10 @@ def render_changes(comparison: TraceComparison, trace: Trace, other: Trace) -> s
             f"{comparison.scale:.4g} times as many: counts are compared at this scale"
         )
     # Damaged records have raised the tolerance above its usual value.
-    is_damaged = max(trace.damage, other.damage) == comparison.tolerance
+    is_damaged = max(trace.damage, earlier.damage) == comparison.tolerance
     cause = ", because so many records are damaged" if is_damaged else ""
     summary = (
-        f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {other.begun:,} of {other.ranks}; "
+        f"{trace.begun:,} records of {count_noun(trace.ranks, 'rank')} against {earlier.begun:,} of {earlier.ranks}; "
         f"for each rank {ratio}. "
         f"Changes up to {format_percent(comparison.tolerance)} are not listed{cause}."
     )

@@ -168,16 +168,17 @@ class Counts:
 def count_records(pieces: Iterable[bytes], counts: Counts) -> None:
     """Add the records of `pieces`, which contain whole lines, to the counts."""
     lines: Counter[bytes] = Counter()
-    pending = 0
+    pending_bytes = 0  # the text of `lines`, which are parsed after FOLD bytes
     for piece in pieces:
         if b": opCount" in piece or _CALL_MARKER in piece:
             counts.traced.add(counts.files)
+            # Without operation number and addresses, most lines are equal.
             lines.update(_VARYING.sub(_MARK, piece).split(b"\n"))
-            pending += len(piece)
-        if pending >= FOLD:
+            pending_bytes += len(piece)
+        if pending_bytes >= FOLD:
             _parse_lines(lines, counts)
             lines.clear()
-            pending = 0
+            pending_bytes = 0
     _parse_lines(lines, counts)
 
 
@@ -217,7 +218,10 @@ def _count_line(line: bytes, times: int, counts: Counts) -> None:
     The caller has replaced the text from `: opCount` to `count` of each complete record
     by `_MARK`. A record that begins without `_MARK` is incomplete and counts as damaged.
     """
+    # The names of operations whose record is incomplete.
     damaged = _BEGINNING.findall(line) if b": opCount" in line else []
+    # "n1:7:8 [0] NCCL INFO AllReduce" before, "count 1024 datatype 9 ..." after a mark.
+    # A damaged line may contain several records.
     for before, after in pairwise(line.split(_MARK)):
         prefix, info, name = before.rpartition(b"NCCL INFO ")
         fields = _FIELDS.match(after)
@@ -248,6 +252,7 @@ def _record_rank(
         counts.unnamed += times
     if gpu:
         gpu_number = gpu[1]
+        # Only the keys of `ranks` are counted, so its values are 0.
         _add_member(counts.ranks, process_name + b" " + gpu_number, 0)
         key = b" ".join((process_name, communicator, nranks))
         _add_member(counts.communicators, key, int(nranks))

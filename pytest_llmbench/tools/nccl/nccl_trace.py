@@ -91,6 +91,7 @@ class Trace:
 
 def sum_counts(counts: Counts) -> Trace:
     """Build the summary of a trace from its counts."""
+    # NCCL CALL records repeat the others, so they count only in a trace without others.
     from_calls = not counts.whole.records and not counts.damaged
     counted = counts.calls if from_calls else counts.whole
     ranks = _drop_unnamed(counts.ranks)
@@ -123,13 +124,14 @@ def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
     if there is `stone:7 0`.
     """
     # A key without a process begins with the blank before its GPU.
-    named = {key for key in keys if not key.startswith(b" ")} or set(keys)
+    named_keys = {key for key in keys if not key.startswith(b" ")} or set(keys)
 
     def is_damaged(key: bytes) -> bool:
+        """True if the key without its first characters is another key."""
         host_end = key.find(b":")
-        return any(key[start:] in named for start in range(1, host_end))
+        return any(key[start:] in named_keys for start in range(1, host_end))
 
-    return [key for key in named if not is_damaged(key)]
+    return [key for key in named_keys if not is_damaged(key)]
 
 
 LARGE = 1 << 25

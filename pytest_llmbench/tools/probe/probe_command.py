@@ -149,6 +149,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     request = ProbeRequest(good, bad, new, arguments.configuration)
 
     def make_run(number: int) -> int:
+        """Run COMMAND in a new folder and return its exit code."""
         return run_candidate(arguments.words, new / f"run_{number}", os.environ)
 
     try:

@@ -79,7 +79,8 @@ def probe(
     answer = _judge(request, settings, clock())
     if make_run is None or answer.outcome is ProbeOutcome.ENDS_ALIKE:
         return answer
-    unusable = 0
+    unusable = 0  # starts that added no valid run
+    # Enough starts for MOST_RUNS valid runs and one start less than MOST_UNUSABLE.
     for number in range(1, MOST_RUNS + MOST_UNUSABLE):
         runs_before = answer.runs
         code = make_run(number)
@@ -144,6 +145,7 @@ def _choose_configuration(
     """
 
     def rank(key: tuple[str, Window]) -> tuple[str, int]:
+        """Return the sort key: by configuration, the window with the most runs first."""
         configuration, _ = key
         return configuration, -len(good.runs[key])
 

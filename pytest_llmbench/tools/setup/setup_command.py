@@ -289,8 +289,8 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.launch.schedulers.submission import Tools
 
     schedulers = Schedulers(Tools(run, os.environ))
-    learned = schedulers.learn_cluster(arguments.gpu.lower())
-    if learned is None:
+    found_cluster = schedulers.learn_cluster(arguments.gpu.lower())
+    if found_cluster is None:
         clusters = schedulers.list_clusters()
         names = " and ".join(cluster.name for cluster in clusters)
         inquiries = ", ".join(cluster.gpu_inquiry for cluster in clusters)
@@ -300,7 +300,7 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
         raise LaunchError(
             f"{names} reports {missing} ({inquiries}): write cluster.yaml manually, see docs/reference/cluster.md"
         )
-    text = format_cluster_file(learned)
+    text = format_cluster_file(found_cluster)
     path = arguments.output
     if path is None:
         return Output(text)
@@ -314,4 +314,4 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
         raise LaunchError(
             f"{path}: cannot be written: {error.strerror or error}"
         ) from error
-    return Output(f"{path}: {learned.describe()}")
+    return Output(f"{path}: {found_cluster.describe()}")

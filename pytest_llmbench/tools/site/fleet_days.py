@@ -75,15 +75,15 @@ def collect_days(
     from pytest_llmbench.history.prune import describe_future
 
     store = store.until(now)
-    future = describe_future(store)
-    problems: dict[str, str] = {}  # by session
+    future_note = describe_future(store)  # sessions dated in the future, or ""
+    problems: dict[str, str] = {}  # by session; the reader adds the damaged sessions
     verdicts = _redact(read_verdicts(store, since, problems))
     if not verdicts:
         message = f"{store.shown}: found no verdict"
         if since:
             message += f" since {since:%Y-%m-%d}; give more --days"
         # The first known reason: omitted future sessions, else a damaged session.
-        reason = future or next(_describe_damaged(store, problems), "")
+        reason = future_note or next(_describe_damaged(store, problems), "")
         if reason:
             message += f"; {reason}"
         raise HistoryError(message)
@@ -116,7 +116,7 @@ def collect_days(
         rows=rows,
         session=redacted_session,
         location=store.shown,
-        future=redact(future),
+        future=redact(future_note),
         damaged=tuple(map(redact, _describe_damaged(store, problems))),
     )
 
@@ -146,7 +146,7 @@ def _make_row(
         changes=changes,
         total=total if len(series) >= FEWEST else None,
         current=_is_current(daily[-1], verdicts, newest),
-        last_good=_find_last_passed(daily),
+        last_good=_find_last_good(daily),
     )
 
 
@@ -172,6 +172,7 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
     environments: dict[int, Mapping[str, str]] = {}
 
     def redact_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Redact the values of an environment, once for each object."""
         # The reader shares one object among equal environments; keep it shared.
         if id(environment) not in environments:
             environments[id(environment)] = {
@@ -258,11 +259,12 @@ def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdic
 def _is_current(
     last: StoredVerdict, verdicts: Iterable[StoredVerdict], newest: datetime
 ) -> bool:
-    """True if the last verdict of a configuration belongs to the newest sessions.
+    """True if the last verdict of a configuration is up to date.
 
-    They must have judged its run for the first time, and the run must be new. Sessions
-    over a folder of old runs judge these again every day, and an old run that passes
-    again is not current. A failure is always current, however old the run.
+    `newest` is the start of the newest session; sessions within SESSION_SPAN before it
+    are as new. A failed verdict is up to date if one of these sessions judged it. For any
+    other verdict, these sessions must be the first that judged the run, and the run must
+    be at most a day old: sessions over a folder of old runs judge these again every day.
     """
     if last.status == "failed" and newest - last.judged <= SESSION_SPAN:
         return True
@@ -276,8 +278,8 @@ def _is_current(
     return newest - first_judged <= SESSION_SPAN and last.day >= yesterday
 
 
-def _find_last_passed(daily: Sequence[StoredVerdict]) -> StoredVerdict | None:
-    """Return the last good verdict before a failed last one; else None.
+def _find_last_good(daily: Sequence[StoredVerdict]) -> StoredVerdict | None:
+    """Return the last good verdict, if the newest verdict failed; else None.
 
     Inconclusive verdicts are not good, even if their items passed.
     """
@@ -357,15 +359,16 @@ def compare_with_last_good(
             names_by_days[row.last_good.day, last.day].add(row.configuration)
 
     @cache
-    def read(label: str, day: date) -> ComparedSide:
+    def read_day(label: str, day: date) -> ComparedSide:
+        """Read the stored runs of a day as side A or B of a comparison."""
         return read_stored_side(
             SideRequest(label, f"{day}", first=day, last=day), store
         )
 
     compared: dict[DayPair, SidesCompared] = {}
     for (good_day, failed_day), names in names_by_days.items():
-        good_side = _select_configurations(read("A", good_day), names)
-        failed_side = _select_configurations(read("B", failed_day), names)
+        good_side = _select_configurations(read_day("A", good_day), names)
+        failed_side = _select_configurations(read_day("B", failed_day), names)
         sides = compare_sides(good_side, failed_side, settings, store, margin)
         if sides.comparisons:
             compared[good_day, failed_day] = sides

@@ -336,14 +336,14 @@ def _list_advice(ordered: Sequence[_PageEntry]) -> list[dict[str, Any]]:
     return advice
 
 
-def _advise(row: FleetRow, slower: str) -> str:
+def _advise(row: FleetRow, regression_advice: str) -> str:
     """Return the advice for the last verdict of a configuration, or "".
 
-    `slower` is the advice for a regression after a good run.
+    `regression_advice` is the advice for a regression after a good run.
     """
     last = row.verdicts[-1]
     if row.last_good is not None and last.reason == "slower-than-bound":
-        return slower
+        return regression_advice
     if last.reason not in ADVICE or last.reason in NOTHING_TO_DO:
         return ""
     return advise_on_stored(row.configuration, last.reason, last.verdict, last.baseline)
@@ -366,8 +366,8 @@ def _list_recent_changes(
         (change, entry) for change, entry in changes if change.acknowledged is None
     ]
 
-    # Of one day, the largest change first.
     def rank(pair: tuple[LevelChange, _PageEntry]) -> tuple[date, float]:
+        """Return the sort key: by day, and by size for changes of one day."""
         change, _ = pair
         return change.started.date(), abs(change.difference)
 

@@ -97,8 +97,8 @@ def describe_strip(row: FleetRow, colours: Sequence[str]) -> str:
 def _draw_boxes(columns: Sequence[int], height: int) -> Iterator[str]:
     """Yield the path of a box for each group of adjacent columns."""
 
-    # Within a group, column and index grow together: their difference is constant.
     def subtract_index(pair: tuple[int, int]) -> int:
+        """Return column - index, which is constant in a group of adjacent columns."""
         index, column = pair
         return column - index
 

@@ -165,6 +165,7 @@ def _format(
     else:
         prefix, separator, closing, empty = "[\n ", ",\n ", "\n]\n", "[]\n"
         format_row = _format_indented
+    # `prefix` begins the text of a part: later parts continue the list.
     for rows in _read(store, parts):
         yield prefix + separator.join(map(format_row, rows))
         prefix = separator

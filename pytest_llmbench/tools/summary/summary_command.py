@@ -303,7 +303,7 @@ def _add_numbers(
     from pytest_llmbench.runs.measure.window import choose_window, compute_timing
 
     steps = choice.segment.steps
-    # The window of a default baseline is no statement about the run.
+    # The window of a default baseline was chosen for the run: no document states it.
     documented_window = baseline.window if run.identity.key else None
     chosen, source = choose_window(choice.segment, documented_window, window)
     timing = compute_timing(steps, dataclasses.replace(baseline, window=chosen))
@@ -343,7 +343,8 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline of a run, or a default baseline if the run is unmatched.
 
-    `window` is the requested window; a default baseline uses it.
+    A default baseline only supplies the window and the number of steps for measuring the
+    run. Its window is the requested `window`, else a window that fits the run.
     """
     from pytest_llmbench.core.baseline_records import USUAL_WINDOW
     from pytest_llmbench.runs.measure.attempts import choose_segment

@@ -56,7 +56,7 @@ def test_draft_cites_the_source_of_each_value() -> None:
         '     cells: {step_time: "9.33", mfu: "41.07%"}}',
     ):
         assert f"\n{line}\n" in made.text, made.text
-    assert (made.fill_in, made.assumed) == ((), ())
+    assert (made.missing_keys, made.assumed_values) == ((), ())
 
 
 def test_contradictory_values_of_the_text_are_listed() -> None:
@@ -66,7 +66,7 @@ def test_contradictory_values_of_the_text_are_listed() -> None:
         f"{again}<!-- training will run for the first 70 steps -->\n{DOCUMENT}"
     )
     (made,) = result.drafts
-    assert [what for _, what in made.assumed] == ['fp8: "1979"']
+    assert [what for _, what in made.assumed_values] == ['fp8: "1979"']
     assert "\nsteps: 60   # line 4\n" in made.text
     told = "the text gives several values of peak h100 fp8: 989, 1979"
     assert [cell[:3] for cell in result.unread] == [(1, "989", told), (3, "1979", told)]
@@ -88,13 +88,13 @@ def test_draft_from_a_bare_table_leaves_the_log_dialect_to_fill_in(
     tmp_path: Path,
 ) -> None:
     (made,) = draft(TABLE).drafts
-    assert [what.partition(",")[0] for _, what in made.fill_in] == ["dialect"]
+    assert [what.partition(",")[0] for _, what in made.missing_keys] == ["dialect"]
     usual = (
         "timed: mean",
         "window: {statistic: mean, first: 11, last: 44}",
         "steps: 50",
     )
-    assert [what for _, what in made.assumed] == [
+    assert [what for _, what in made.assumed_values] == [
         "framework: unknown",
         *usual,
         'fp8: "1979"',
@@ -139,7 +139,7 @@ def test_framework_stated_in_the_document_makes_the_draft_complete(
 ) -> None:
     (made,) = draft(f"{text}\n\n{TABLE}").drafts
     assert f"\n{framework}\n" in made.text
-    assert made.fill_in == ()
+    assert made.missing_keys == ()
     (tmp_path / "own.yaml").write_text(made.text)
     assert read_recipe(tmp_path / "own.yaml").baselines[0].step_seconds == 9.33
 
@@ -150,7 +150,7 @@ def test_model_flops_printed_without_a_formula_are_copied_into_the_draft() -> No
     ).drafts
     constant = 'formula: none   # not stated: docs/explanation/flops.md has formulas for MFU\n    printed_flops: "4.74E+14"   # line 1'
     assert constant in made.text
-    assert "formula: none" in [what for _, what in made.assumed]
+    assert "formula: none" in [what for _, what in made.assumed_values]
 
 
 PEAKS = """\

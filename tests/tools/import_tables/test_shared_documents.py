@@ -197,7 +197,7 @@ def test_completed_draft_equals_the_shipped_file(
 ) -> None:
     """Compares configurations, models, peaks, windows, cells and lint errata."""
     (made,) = import_shared(name).drafts
-    assert len(made.assumed) == missing
+    assert len(made.assumed_values) == missing
     path = tmp_path / "draft.yaml"
     path.write_text(fill_draft(made, name))
     found, file = read_file(path), read_file(find_shipped_baselines() / f"{name}.yaml")
