@@ -277,8 +277,8 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
             continue
         rate = float(cells[name])
         unit = 10.0 ** -count_decimals(cells[name])
-        # Tokens/s that are a whole number of samples/s of all GPUs were rounded to whole
-        # samples, so the unit is one sample per second.
+        # Tokens/s that are a whole number of samples/s of all GPUs were rounded to
+        # whole samples, so the unit is one sample per second.
         if name == "tokens_per_second_per_gpu" and (rate / sample_tokens).is_integer():
             unit = max(unit, sample_tokens)
         step_seconds = work / rate

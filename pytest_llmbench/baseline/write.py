@@ -116,6 +116,7 @@ def write_recorded(
         first_key = next(iter(baselines))
         shared = _add_names(shared, first_key, recipes)
         shared = _add_drift_budget(shared, baselines.values())
+        # The replaced values, for the caller.
         changes = {
             key: _format_change(
                 old_seconds=existing[key].step_seconds,

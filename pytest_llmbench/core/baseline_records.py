@@ -189,6 +189,7 @@ class Tolerance:
         return 1 + self.fraction
 
     def __str__(self) -> str:
+        """Format for messages: `5 %`, or `5 % of performance (+5.26 % time)`."""
         percent = f"{self.fraction * 100:.10g} %"
         if self.of == "time":
             return percent

@@ -31,8 +31,8 @@ Formula = Callable[[Architecture], Terms]
 def count_grok_flops(architecture: Architecture) -> Terms:
     """Count the FLOPs of a mixture of experts with causal attention.
 
-    Counts half of the score matrix, and the MLPs of the top-k experts. Per token, with L
-    layers, h hidden size, s sequence length, g of a attention heads holding keys and
+    Counts half of the score matrix, and the MLPs of the top-k experts. Per token, with
+    L layers, h hidden size, s sequence length, g of a attention heads holding keys and
     values, f FFN size, k experts per token and V vocabulary:
 
     - attention: 12 L h^2 (1 + g/a + s/(2h))

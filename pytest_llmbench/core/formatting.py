@@ -256,6 +256,7 @@ def _fold_numbers(head: str, numbers: Iterable[str], tail: str) -> str:
     folded = ",".join(
         first if first == last else f"{first}-{last}" for first, last in ranges
     )
+    # A single number needs no brackets.
     return f"{head}{folded}{tail}" if folded.isdigit() else f"{head}[{folded}]{tail}"
 
 

@@ -75,7 +75,11 @@ class Option:
         """Default in words, for help texts."""
         self.help = f"{meaning} (default: {self.shown})."
         self.is_flag = not self.metavar
-        self.unset = () if repeats else False if self.is_flag else unset
+        if repeats:
+            unset = ()
+        elif self.is_flag:
+            unset = False
+        self.unset = unset
         """Value of the field if there is no option, no ini key and no default."""
         self.repeats = repeats
         self.choices = choices
@@ -217,6 +221,7 @@ class Origin:
         return self.written == Written.TYPED
 
     def __str__(self) -> str:
+        """Format for messages: `--llmb-trend in addopts of pytest.ini`."""
         of_file = f" of {self.file}" if self.file else ""
         suffixes = {
             Written.TYPED: "",

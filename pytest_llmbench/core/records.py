@@ -14,6 +14,7 @@ class Record:
     """A frozen record, whose fields are the annotations of its class."""
 
     def __init__(self, *values: Any, **keywords: Any) -> None:
+        """Set the fields, in their order or by name. Raises TypeError."""
         names = type(self).__annotations__
         self.__dict__.update(zip(names, values, strict=False), **keywords)
         # Positional values for all fields are the usual case and need no check.

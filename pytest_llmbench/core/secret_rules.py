@@ -486,8 +486,8 @@ def _find_pattern(
 ) -> Iterator[tuple[int, int]]:
     """Yield the (start, end) indexes of each secret that `pattern` matches.
 
-    The secret is the last matched group, or the whole match of a pattern without groups.
-    Secrets that `accept` refuses are left out.
+    The secret is the last matched group, or the whole match of a pattern without
+    groups. Secrets that `accept` refuses are left out.
     """
     for match in re.finditer(pattern, text):
         group = match.lastindex or 0

@@ -333,7 +333,7 @@ class Fields:
         specs = {**self.required, **self.optional}
 
         def find_spec(key: Node) -> Spec | None:
-            """Return the spec of a known key, else None; report keys that are refused."""
+            """Return the spec of a known key, else None; report refused keys."""
             if key.id == "scalar" and key.value in specs:
                 return specs[key.value]
             if not self.closed:

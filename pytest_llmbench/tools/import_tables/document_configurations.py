@@ -84,9 +84,10 @@ def collect_configurations(
     """Collect the configurations of a document.
 
     A measured row has metrics, such as a step time. A configuration row has only
-    settings, such as TP and GBS. A measured row gets the settings of every configuration
-    row that does not contradict its size, GPU type, precision and number of GPUs. If no
-    table has a metric, the configuration rows themselves are the configurations.
+    settings, such as TP and GBS. A measured row gets the settings of every
+    configuration row that does not contradict its size, GPU type, precision and number
+    of GPUs. If no table has a metric, the configuration rows themselves are the
+    configurations.
     """
     unread = list(refuse_rows(tables.outside, OUTSIDE))
     entries: list[DocumentConfiguration] = []
@@ -209,7 +210,7 @@ def _add_columns(
             if stated != value:
                 reason = f"line {entry.line} states {stated or 'several values'}"
                 yield UnreadCell(row.line, f"{name} {value}", reason)
-                facts[name] = ""
+                facts[name] = ""  # neither value is used
     # Drop contradictory columns. Contradictory keys stay "", because `_find_problem`
     # names these in the reason.
     agreed = {
@@ -228,9 +229,10 @@ def _complete_keys(
 ) -> Iterator[DocumentConfiguration]:
     """Complete the keys of configurations with the options and the mapping file.
 
-    The recipe is the stated recipe (--recipe), else the recipe of the configuration, else
-    the only recipe of the document, if there is exactly one, else the possible recipe in
-    the title (`unsized`). Texts in the section `values` of the mapping are then replaced.
+    The recipe is the stated recipe (--recipe), else the recipe of the configuration,
+    else the only recipe of the document, if there is exactly one, else the possible
+    recipe in the title (`unsized`). Texts in the section `values` of the mapping are
+    then replaced.
     """
     stated_recipe = mapping.stated.get("recipe")
     recipes = {entry.recipe for entry in entries} - {""}
@@ -290,7 +292,8 @@ def _name_variants(
 ) -> Iterator[DocumentConfiguration]:
     """Add a variant to configurations with equal keys, such as `gbs128`.
 
-    The variant names the columns that distinguish these: batch, sequence length or both.
+    The variant names the columns that distinguish these: batch, sequence length or
+    both.
     """
     groups: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in entries:
@@ -365,8 +368,8 @@ def _find_key_problem(entry: DocumentConfiguration) -> str:
 def _find_contradiction(entry: DocumentConfiguration) -> str:
     """Return the reason that tokens/s contradicts another metric, or "".
 
-    A row that is shifted by a cell may look valid: only two metrics that contradict each
-    other reveal it.
+    A row that is shifted by a cell may look valid: only two metrics that contradict
+    each other reveal it.
     """
     # tokens/s x days x seconds per day is 1T tokens.
     days_factor = _find_factor(

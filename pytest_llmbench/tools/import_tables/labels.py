@@ -132,9 +132,9 @@ class Cell:
     def refuse(self, reason: str, *, decisive: bool = True) -> UnreadCell:
         """Convert the cell to an unread cell: a cell that no draft contains.
 
-        `decisive` is False if the table is not about performance or configurations. Such
-        a cell is listed, but only a decisive unread cell makes the import incomplete
-        (exit code 1).
+        `decisive` is False if the table is not about performance or configurations.
+        Such a cell is listed, but only a decisive unread cell makes the import
+        incomplete (exit code 1).
         """
         return UnreadCell(self.line, self.text, reason, decisive)
 

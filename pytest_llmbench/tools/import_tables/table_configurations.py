@@ -290,13 +290,14 @@ def _split_pairs(
 
     A row has pairs if its precision is a pair: `FP8-CS (FP8-MX)`.
     """
-    dtype_pairs = [
+    matches = [
         _PAIR.fullmatch(cell.text) for label, cell in cells if label.column == "dtype"
     ]
-    if not any(
-        pair and all(parse_dtypes(mapping, text) for text in pair.groups())
-        for pair in dtype_pairs
-    ):
+    has_dtype_pair = any(
+        match and all(parse_dtypes(mapping, text) for text in match.groups())
+        for match in matches
+    )
+    if not has_dtype_pair:
         yield cells
         return
     for number in (1, 2):  # the first and the second value of each pair
@@ -387,6 +388,7 @@ def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]
 
     A recipe name before the first fact, and a release, may contain numbers.
     """
+    # In `Grok 1 314b on 3 nodes`, `Grok 1` may be a recipe, but `3 nodes` is unknown.
     words_before_facts = " ".join(title.caption.before.split())
     words_without_facts = title.caption.rest
     words = words_without_facts.removeprefix(words_before_facts).split()

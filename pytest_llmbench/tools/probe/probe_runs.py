@@ -145,7 +145,7 @@ def _choose_configuration(
     """
 
     def rank(key: tuple[str, Window]) -> tuple[str, int]:
-        """Return the sort key: by configuration, the window with the most runs first."""
+        """Return the sort key: configuration, then number of good runs (most first)."""
         configuration, _ = key
         return configuration, -len(good.runs[key])
 

@@ -87,11 +87,13 @@ def collect_days(
         if reason:
             message += f"; {reason}"
         raise HistoryError(message)
+    # The newest session determines which verdicts are up to date.
     newest = max(verdicts, key=lambda verdict: verdict.judged)
     session = read_session(store, newest.session, problems)
     by_name: dict[str, list[StoredVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_name[verdict.configuration].append(verdict)
+    # The step times of each configuration, and their level changes.
     series = {name: _select_series(listed) for name, listed in by_name.items()}
     entries: Sequence[Acknowledgement] = ()
     if acknowledged:
@@ -252,8 +254,11 @@ def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdic
     if not valid:
         return {}
     window = max(valid, key=_rank).window
-    last = {verdict.run: verdict for verdict in valid if verdict.window == window}
-    return {verdict.day: verdict for verdict in sorted(last.values(), key=_rank)}
+    # Later verdicts replace earlier ones: of each run, then of each day.
+    last_by_run = {
+        verdict.run: verdict for verdict in valid if verdict.window == window
+    }
+    return {verdict.day: verdict for verdict in sorted(last_by_run.values(), key=_rank)}
 
 
 def _is_current(
@@ -262,9 +267,10 @@ def _is_current(
     """True if the last verdict of a configuration is up to date.
 
     `newest` is the start of the newest session; sessions within SESSION_SPAN before it
-    are as new. A failed verdict is up to date if one of these sessions judged it. For any
-    other verdict, these sessions must be the first that judged the run, and the run must
-    be at most a day old: sessions over a folder of old runs judge these again every day.
+    are as new. A failed verdict is up to date if one of these sessions judged it. For
+    any other verdict, these sessions must be the first that judged the run, and the run
+    must be at most a day old: sessions over a folder of old runs judge these again
+    every day.
     """
     if last.status == "failed" and newest - last.judged <= SESSION_SPAN:
         return True
@@ -321,10 +327,14 @@ def _find_all_changes(
         """Find the changes of a configuration; () for too few days."""
         if len(runs[name]) < FEWEST:
             return ()
-        covering = select_covering(name, acknowledged)
-        pooled = with_prior(noise, prior, cv)
+        acknowledgements = select_covering(name, acknowledged)
+        noise_with_prior = with_prior(noise, prior, cv)
         return find_changes(
-            runs[name], pooled, covering, now.date(), correlation=correlation
+            runs[name],
+            noise_with_prior,
+            acknowledgements,
+            now.date(),
+            correlation=correlation,
         )
 
     return {name: find(name, noise) for name, noise in noises.items()}
@@ -348,9 +358,9 @@ def compare_with_last_good(
 ) -> dict[DayPair, SidesCompared]:
     """Compare each failed run with the last good run before it.
 
-    Returns a comparison for each pair of days, with all configurations concerned. Pairs
-    without a comparable configuration are omitted, for example if the failed run has no
-    step time.
+    Returns a comparison for each pair of days (last good run, failed run), with all
+    configurations whose runs are of these days. Pairs without a comparable
+    configuration are omitted, for example if the failed run has no step time.
     """
     names_by_days: dict[DayPair, set[str]] = defaultdict(set)
     for row in fleet.rows:

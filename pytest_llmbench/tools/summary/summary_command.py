@@ -299,7 +299,7 @@ def _make_row(
 def _add_numbers(
     row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None
 ) -> SummaryRow:
-    """Add step time, TFLOP/s and window to a row."""
+    """Add step time, TFLOP/s and window to a row; `window` is the requested window."""
     from pytest_llmbench.runs.measure.window import choose_window, compute_timing
 
     steps = choice.segment.steps
@@ -326,7 +326,8 @@ def _add_numbers(
 def _find_drift(measured: Steps, steps: Steps) -> float | None:
     """Return the relative change of the step time over the window.
 
-    Returns None if the change is not significant or a step has no time.
+    `measured` are the steps in the window, `steps` all steps of the run. Returns None
+    if the change is not significant or a step has no time.
     """
     import numpy as np
 
@@ -343,8 +344,8 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
     """Return the baseline of a run, or a default baseline if the run is unmatched.
 
-    A default baseline only supplies the window and the number of steps for measuring the
-    run. Its window is the requested `window`, else a window that fits the run.
+    A default baseline only supplies the window and the number of steps for measuring
+    the run. Its window is the requested `window`, else a window that fits the run.
     """
     from pytest_llmbench.core.baseline_records import USUAL_WINDOW
     from pytest_llmbench.runs.measure.attempts import choose_segment
