@@ -334,7 +334,7 @@ def is_url(text: str) -> bool:
 
 
 def is_remote(path: Path) -> bool:
-    """True if a path is the result of `to_path`."""
+    """True if a path represents a URL: `s3:/bucket/runs`, the result of `to_path`."""
     return not path.is_absolute() and bool(path.parts) and path.parts[0].endswith(":")
 
 

@@ -280,6 +280,7 @@ def find_ini_origins(
 
 def find_origin(origins: Origins, flag: str) -> Origin | None:
     """Return the origin of an option's effective value, or None if it is not given."""
+    # The origin of an ini key is stored under the key, such as `llmb_trend`.
     return origins.get(flag) or origins.get(name_destination(flag))
 
 

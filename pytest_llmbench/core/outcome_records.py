@@ -207,8 +207,10 @@ class Outcome:
 
     @property
     def judged(self) -> bool:
-        """True if the verdict is based on a valid run and the session does not question
-        it."""
+        """True if the verdict is based on a valid run.
+
+        False if the session added in `context` that nothing was judged.
+        """
         return self.judgement.verdict in JUDGED and not self.context
 
     @property

@@ -512,17 +512,21 @@ def _is_credential(value: str) -> bool:
     return _is_http_basic_credential(value) or is_random(value)
 
 
-def _is_sent(value: str) -> bool:
-    """True unless the value is a placeholder or a number."""
+def _may_be_password_in_request(value: str) -> bool:
+    """True unless the value in a URL or request is a placeholder or a number."""
     return not is_placeholder(value) and not value.isdigit()
 
 
-def _is_typed(value: str) -> bool:
-    """True unless the value is a placeholder, a number, a plain word or an option."""
-    return _is_sent(value) and not value.isalpha() and not value.startswith("-")
+def _may_be_password_in_command(value: str) -> bool:
+    """True unless the value in a command is a placeholder, number, word or option."""
+    return (
+        _may_be_password_in_request(value)
+        and not value.isalpha()
+        and not value.startswith("-")
+    )
 
 
-def _has_token(value: str) -> bool:
+def _has_random_word(value: str) -> bool:
     """True if a value of a cookie looks randomly generated."""
     return any(is_random(word) for word in re.split(r"[=;:,\s]+", value[:2000]))
 
@@ -651,7 +655,7 @@ RULES: Rules = (
         find_pattern(
             r"[?&;](?i:(?:[^=&?;\s]{0,60}(?:pass(?:word|wd|phrase)?|token|secret|signature|credentials?|api_?key|access_?key)"
             r"|sig|key|auth)=)([^&\s\"'<>#]+)",
-            _is_sent,
+            _may_be_password_in_request,
         ),
     ),
     (
@@ -675,7 +679,7 @@ RULES: Rules = (
         ("cookie",),
         find_pattern(
             r"(?i:\bcookie\\{0,4}[\"']?\s{0,3}:\s{0,3}[\"']?)([\w.-]{1,100}=[^\r\n\"']{8,2000})",
-            _has_token,
+            _has_random_word,
         ),
     ),
     (
@@ -683,7 +687,7 @@ RULES: Rules = (
         find_pattern(
             r"(?:\bmachine\s{1,8}\S{1,200}|\bdefault|\blogin\s{1,8}\S{1,200})(?:\s{1,8}(?:login|account)\s{1,8}\S{1,200}){0,2}"
             r"\s{1,8}password\s{1,8}(\S{1,2000})",
-            _is_typed,
+            _may_be_password_in_command,
         ),
     ),
     (
@@ -702,7 +706,7 @@ RULES: Rules = (
         ("curl",),
         find_pattern(
             r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"'`]{1,2000})",
-            _is_sent,
+            _may_be_password_in_request,
         ),
     ),
     (("sshpass",), find_pattern(r"\bsshpass\s{1,4}-p[ =]?[\"']?([^\s\"'`]{1,2000})")),
@@ -720,7 +724,7 @@ RULES: Rules = (
         find_pattern(
             r"\b(?:mysql\w*|redis-cli|twine|(?:docker|podman|az|registry) login)\b(?:\s(?!-[pa]\s?)\S{1,200}){0,20}"
             r"\s-[pa] ?[\"']?([^\s\"'-][^\s\"']{0,2000})",
-            _is_typed,
+            _may_be_password_in_command,
         ),
     ),
     (

@@ -195,8 +195,10 @@ def find_starting_value(recording: Recording) -> AcceptedValue:
 
 
 def is_beyond(seconds: float, accepted: AcceptedValue, budget: float) -> bool:
-    """True if a step time exceeds an accepted value by more than the budget, a
-    fraction."""
+    """True if a step time exceeds an accepted value by more than `budget`, a fraction.
+
+    A step time exactly at the limit is not beyond it, despite rounding (EQUAL).
+    """
     return seconds > accepted.seconds * (1 + budget) * (1 + EQUAL)
 
 

@@ -182,6 +182,7 @@ class Text:
     accept: Callable[[str], bool] = field(default=lambda _: True)
 
     def read(self, node: Node, report: Report) -> Any:
+        """Return the text, or None after reporting a problem."""
         if node.id != "scalar" or node.tag == _NULL_TAG:
             return _report_wrong(node, self.expected, report)
         is_text = node.tag == _TEXT_TAG  # YAML reads an unquoted 25.10 as a number
@@ -212,6 +213,7 @@ class Number:
     whole: bool = False
 
     def read(self, node: Node, report: Report) -> Any:
+        """Return the number, or None after reporting a problem."""
         # YAML 1.1 reads 010 as eight and 1:30 as ninety; both are refused here.
         pattern = (
             r"0|[1-9][0-9]{0,17}"
@@ -241,6 +243,7 @@ class Flag:
     """`true` or `false`."""
 
     def read(self, node: Node, report: Report) -> Any:
+        """Return the truth value, or None after reporting a problem."""
         # YAML 1.1 also accepts yes, on, ..., which YAML 1.2 reads as text.
         is_plain = node.id == "scalar" and node.style not in ("'", '"')
         if not is_plain or node.value not in ("true", "false"):
@@ -256,6 +259,7 @@ class ConvertedScalar:
     convert: Callable[[str], object]
 
     def read(self, node: Node, report: Report) -> object:
+        """Return the converted value, or None after reporting a problem."""
         if node.id != "scalar":
             return _report_wrong(node, "a single value", report)
         try:
@@ -274,6 +278,7 @@ class Items:
     most: int | None = None
 
     def read(self, node: Node, report: Report) -> Any:
+        """Return the values of the items, or None after reporting a problem."""
         if node.id != "sequence":
             return _report_wrong(node, "a list", report)
         if len(node.value) < self.least:
@@ -300,6 +305,8 @@ class Names:
     key: Text = field(default_factory=Text)
 
     def read(self, node: Node, report: Report) -> Any:
+        """Return the mapping with its values read; report problems."""
+
         def find_spec(key: Node) -> Spec | None:
             """Return the spec of all values, or None after reporting an invalid key."""
             is_valid_key = self.key.read(key, report) is not None
@@ -330,6 +337,7 @@ class Fields:
     """False for a file of another program, whose unknown keys are ignored."""
 
     def read(self, node: Node, report: Report) -> Any:
+        """Return the mapping with its values read; report unknown and missing keys."""
         specs = {**self.required, **self.optional}
 
         def find_spec(key: Node) -> Spec | None:
@@ -434,6 +442,7 @@ def read_entry(
     problems: list[tuple[int, str]] = []
 
     def report(line: int, problem: str) -> None:
+        """Add a problem; reading continues, so that all problems are found."""
         problems.append((line, problem))
 
     entry: YamlMapping | None = fields.read(root, report)
