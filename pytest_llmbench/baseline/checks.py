@@ -147,6 +147,7 @@ def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
     """Report a window that is reversed or exceeds the steps of a run."""
+    # Runs begin with step 0 or 1, depending on the framework.
     dialect_name = entry["dialect"]
     if dialect_name == REGEX:
         log = entry.get("log") or NOTHING
@@ -219,6 +220,7 @@ def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) ->
             row.line,
             f"found no {', '.join(missing)}, expected {expected} for counting FLOPs",
         )
+    # Only drafts state how to match runs whose names identify no configuration.
     is_draft = row.get("match") is not None
     if not row["gpus"] and (has_formula or not is_draft):
         report(

@@ -68,10 +68,11 @@ class _Mismatch(NamedTuple):
 
 
 def lint_file(file: RecipeFile) -> LintReport:
-    """Check one file.
+    """Check one file, and recompute its derived cells.
 
-    Reports contradictions without an erratum, errata without a contradiction, wrong
-    model constants, and recorded values beyond the drift budget.
+    A derived cell, such as MFU, follows from the step time. Reports contradictions
+    without an erratum, errata without a contradiction, wrong model constants, and
+    recorded values beyond the drift budget.
     """
     recipe = file.recipe
     cells: list[str] = []
@@ -137,7 +138,7 @@ def recompute_cell(baseline: Baseline, cell: str) -> float | None:
     None if it cannot be computed: the days of a proxy, MFU without a peak, and every
     cell without a step time.
     """
-    # Some cells have another name than their metric.
+    # A derived cell may have another name than its metric: `days_to_1t`.
     formula = METRICS[DERIVED.get(cell, cell)].formula
     if formula is None or math.isnan(baseline.step_seconds):
         return None
@@ -200,7 +201,7 @@ def _compute_implied(
 
 
 def _is_derived(baseline: Baseline, name: str, text: str) -> bool:
-    """True if a cell can be computed again.
+    """True if a cell with the printed `text` can be computed from the step time.
 
     MFU needs counted FLOPs and a known peak.
     """

@@ -149,6 +149,7 @@ def _draft(arguments: argparse.Namespace) -> Output:
     drafts = draft_baselines(runs, settings, catalog, stated)
     written = []
     for path, file_drafts in drafts.group_by_file(Path(arguments.output)).items():
+        # The remarks become comments in the file.
         remarks: list[str] = []
         for draft in file_drafts:
             remarks += [escape(redact_text(line)) for line in draft.lines]

@@ -75,7 +75,7 @@ def compare(trace: Trace, earlier: Trace) -> TraceComparison:
         )
     tolerance = max(TOLERANCE, trace.damage, earlier.damage)
     new, old = _count_all_records(trace), _count_all_records(earlier)
-    # A trace of NCCL CALL records may contain no rank.
+    # Without a known rank, the records count as those of one rank.
     new_ranks, old_ranks = max(trace.ranks, 1), max(earlier.ranks, 1)
     # Records per rank, new / old, of each operation in both traces.
     ratios = {

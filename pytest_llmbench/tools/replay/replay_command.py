@@ -87,6 +87,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     """Run `llmbench replay`. The exit code is 1 if no run was judged."""
     from pytest_llmbench.core.option import name_destination
 
+    # The given options among those that may be changed; None means not given.
     destinations = map(name_destination, WHAT_IF)
     values = {name: getattr(arguments, name) for name in destinations}
     changed = {name: value for name, value in values.items() if value is not None}

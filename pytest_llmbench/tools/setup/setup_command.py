@@ -200,15 +200,17 @@ def choose_recipe(
     from pytest_llmbench.launch.plan.fit import read_facts
 
     facts_of_recipes = map(read_facts, recipes)
-    with_setup = [
+    facts_with_setup = [
         facts for facts in facts_of_recipes if facts is not None and facts.setup
     ]
-    names = sorted({facts.recipe for facts in with_setup})
+    names = sorted({facts.recipe for facts in facts_with_setup})
     if name not in names:
         raise LaunchError(
             f"no recipe {name!r} with a setup step{did_you_mean(name, names)}; expected {_join_alternatives(names)}"
         )
-    by_release = {facts.release: facts for facts in with_setup if facts.recipe == name}
+    by_release = {
+        facts.release: facts for facts in facts_with_setup if facts.recipe == name
+    }
     if release and release not in by_release:
         raise LaunchError(
             f"--release {release}: {name} has no such release; expected "
@@ -221,7 +223,7 @@ def choose_recipe(
     ]
     if release:
         releases = [release]
-    elif len(set(installed)) == 1:
+    elif len(set(installed)) == 1:  # may be listed more than once
         releases = installed[:1]
     else:
         releases = sorted(by_release)

@@ -330,8 +330,10 @@ def _prune(store: StoreLocation, arguments: argparse.Namespace) -> str:
             criteria.append("that begins later than now")
         return f"nothing to remove: no session {' or '.join(criteria)}"
     remove = partial(prune, store, before, future=arguments.future)
+    # A dry run only counts.
     counts = _format_counts(remove(dry_run=True))
     days = _format_extent(extent)
+    # The same text for output and, in one line, for errors.
     removal = f"{counts}\n  {days}"
     in_one_line = f"{counts}, {days}"
     if arguments.dry_run:

@@ -359,6 +359,7 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
     if run.identity.key is not None:
         baseline, *_ = catalog.baselines[run.identity.key]
         return baseline
+    # Choose the segment to measure first, because its length determines the window.
     default_window = window or USUAL_WINDOW
     choice = choose_segment(run.attempts, default_window, UNKNOWN_STEPS)
     if choice is None:
