@@ -35,6 +35,7 @@ def pytest_addoption(
         if option.is_flag:
             keywords = {"action": "store_true", "default": None}
         elif option.alone:
+            # The flag may be typed without a value, which means `option.alone`.
             keywords |= {"nargs": "?", "const": option.alone}
         group.addoption(option.flag, dest=option.dest, help=option.help, **keywords)
 
@@ -105,6 +106,7 @@ def _start(config: pytest.Config) -> None:
     stop = StopSignals()
     if not hasattr(config, "workerinput"):  # only the controller handles signals
         stop.install()
+        # If another program called `pytest.main`, it needs its own handlers again.
         config.add_cleanup(lambda: stop.end() if _is_program() else stop.restore())
     try:
         with stop.keep_raised(), pause_garbage_collection():
@@ -124,10 +126,13 @@ def _start(config: pytest.Config) -> None:
         from contextlib import suppress
 
         from pytest_llmbench.core.errors import ReportError
-        from pytest_llmbench.plugin.configure import announce, report_unlaunched
+        from pytest_llmbench.plugin.configure import (
+            report_unlaunched,
+            write_unfinished_reports,
+        )
 
         with suppress(ReportError):  # the exit code is 2 in any case
-            announce(config)
+            write_unfinished_reports(config)
         report_unlaunched(config)
         raise
 

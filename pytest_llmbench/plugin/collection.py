@@ -287,11 +287,13 @@ def _make_mark(key: Key, **arguments: str) -> pytest.MarkDecorator:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Re-select items about selected configurations after all other selections.
+    """Put back checks and unmatched runs of selected configurations into `items`.
 
-    These are checks and unmatched runs that did not match `-k` or `-m` themselves.
+    `-k`, `-m` and similar options deselect such items because their names do not match.
+    Runs after all other selections.
     """
     collected, deselected_by_name = list(items), set[pytest.Item]()
+    # pytest_deselected adds the items that the selections below drop.
     config.stash[COLLECTED], config.stash[DESELECTED_BY_NAME] = (
         collected,
         deselected_by_name,
@@ -301,15 +303,17 @@ def pytest_collection_modifyitems(
         select_by_id(config, items)
     result = yield
     if not is_suite_requested(config):
-        added = _select_failing_checks(session, collected)
-        collected += added
-        deselected_by_name.update(added)
+        # The user's own tests run: failing checks without a test are candidates, too.
+        uncovered_checks = _select_failing_checks(session, collected)
+        collected += uncovered_checks
+        deselected_by_name.update(uncovered_checks)
+    # First the item that fails if nothing is judged, together with configurations.
     restored = _select_guard_or_configurations(collected, deselected_by_name, items)
     items += restored
+    # Then the items about the configurations that are selected by now.
     related = _select_related(collected, deselected_by_name, items)
     items += related
-    restored += related
-    _correct_deselected(config, restored)
+    _correct_deselected(config, [*restored, *related])
     return result
 
 
@@ -352,12 +356,11 @@ def _select_guard_or_configurations(
     deselected_by_name: set[pytest.Item],
     remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
-    """Return the guard item or the configurations, so that both are selected together.
+    """Return the deselected guard item or configurations that `remaining` lacks.
 
-    The guard item checks that something was judged. If a configuration is selected, the
-    deselected guard is returned, because without a guard each configuration without a
-    run would fail. If only the guard is selected, for example by --lf, the
-    configurations are returned.
+    The guard item checks that something was judged. It is returned if a configuration
+    is selected, because without a guard each configuration without a run would fail. If
+    only the guard is selected, for example by --lf, the configurations are returned.
     """
     is_configuration = {
         item: any(isinstance(case, Case) for _, case in _list_cases(item))
@@ -365,6 +368,7 @@ def _select_guard_or_configurations(
     }
     deselected = [item for item in collected if item not in set(remaining)]
     if any(is_configuration.get(item) for item in remaining):
+        # --deselect cannot remove the guard, but a conftest or another plugin can.
         return [
             item
             for item in deselected
@@ -388,13 +392,13 @@ def _select_related(
 ) -> list[pytest.Item]:
     """Return the items deselected by name that are about a selected configuration.
 
-    Only failing items are returned if merely a check about the configuration is
-    selected, or if the user's own tests run.
+    These are checks and unmatched runs. Only failing items are returned if merely a
+    check about the configuration is selected, or if the user's own tests run.
     """
     remaining_subjects: set[Subject] = set()
     selected_ids: set[str] = set()
     selected_keys: set[Key] = set()
-    checked_keys: set[Key] = set()  # configurations of a selected check
+    checked_keys: set[Key] = set()  # configurations that have a selected check
     for item in remaining:
         for subject, case in _list_cases(item):
             remaining_subjects.add(subject)
@@ -405,27 +409,34 @@ def _select_related(
                 checked_keys.add(case.about[0])
 
     def is_related(subject: Subject, check: Any, node: str) -> bool:
-        """True if a deselected check must be selected with the remaining items."""
+        """True if a deselected check must be selected with the remaining items.
+
+        `check` may be an unmatched run; `node` is the node id of its item.
+        """
         fails_unseen = _is_failing(check) and subject not in remaining_subjects
         is_about_selected = check.id in selected_ids or not selected_keys.isdisjoint(
             check.about
         )
+        is_built_in = node.startswith(f"{SUITE_ID}/")
         if is_about_selected:
-            return node.startswith(f"{SUITE_ID}/") or fails_unseen
+            return is_built_in or fails_unseen
         return fails_unseen and not checked_keys.isdisjoint(check.about)
 
     def has_related_check(item: pytest.Item) -> bool:
+        """True if an item has a related check and is no item of a configuration."""
         cases = list(_list_cases(item))
         is_check = not any(isinstance(case, Case) for _, case in cases)
         return is_check and any(
             is_related(subject, check, item.nodeid) for subject, check in cases
         )
 
-    missing = deselected_by_name.difference(remaining)
+    still_deselected = deselected_by_name.difference(remaining)
     return [
         item
         for item in collected
-        if item in missing and not is_deselected(item) and has_related_check(item)
+        if item in still_deselected
+        and not is_deselected(item)
+        and has_related_check(item)
     ]
 
 
@@ -479,12 +490,12 @@ def _list_never_collected(
     """Yield the subjects that were never collected as items.
 
     Node ids of the user's own tests and --lf exclude items before they are collected.
+    Then only configurations are yielded, if the user's tests judge any.
     """
     is_suite = is_suite_requested(config)
-    if is_suite or (
-        list_selecting_options(config)
-        and any(name == PERFORMANCE for name, _ in collected)
-    ):
+    judges_configurations = any(name == PERFORMANCE for name, _ in collected)
+    selects_user_tests = list_selecting_options(config) and judges_configurations
+    if is_suite or selects_user_tests:
         for name, cases in get_session(config).cases.items():
             if is_suite or name == PERFORMANCE:
                 yield from (
@@ -496,11 +507,13 @@ def _list_never_collected(
 
 def make_selection(session: pytest.Session) -> Selection:
     """Return the subjects of the selected items and of the items that were left out."""
-    selected = {
+    subjects_by_node = {
         item.nodeid: tuple(subject for subject, _ in _list_cases(item))
         for item in session.items
     }
-    present = {subject for subjects in selected.values() for subject in subjects}
+    selected_subjects = {
+        subject for subjects in subjects_by_node.values() for subject in subjects
+    }
     deselected_by_name = session.config.stash[DESELECTED_BY_NAME]
     # True if the subject's items were deselected by name only, not by --deselect,
     # a conftest or another plugin.
@@ -510,9 +523,12 @@ def make_selection(session: pytest.Session) -> Selection:
         for subject, _ in _list_cases(item):
             others_are_by_name = is_by_name.get(subject, True)
             is_by_name[subject] = others_are_by_name and item_is_by_name
+    # The user's own tests were excluded by name (see `_list_never_collected`).
     for subject in list(_list_never_collected(session.config, is_by_name)):
         is_by_name[subject] = not is_suite_requested(session.config)
-    missing = [subject for subject in is_by_name if subject not in present]
-    left_out = tuple(subject for subject in missing if is_by_name[subject])
-    deselected = tuple(subject for subject in missing if not is_by_name[subject])
-    return Selection(selected, left_out, deselected)
+    not_selected = [
+        subject for subject in is_by_name if subject not in selected_subjects
+    ]
+    left_out = tuple(subject for subject in not_selected if is_by_name[subject])
+    deselected = tuple(subject for subject in not_selected if not is_by_name[subject])
+    return Selection(subjects_by_node, left_out, deselected)

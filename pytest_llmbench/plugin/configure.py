@@ -42,7 +42,7 @@ from pytest_llmbench.core.stop_signals import StopSignals
 from pytest_llmbench.logs.reading.run_reader import ReadingProgress
 from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
-from pytest_llmbench.plugin.outputs import announce_reports
+from pytest_llmbench.plugin.outputs import replace_reports
 from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.plugin.stash import (
     INFORMATION,
@@ -94,7 +94,7 @@ def _start(config: pytest.Config, stop: StopSignals) -> None:
         _start_judging(config, stop)
         stop.hold()
         # Not earlier: a session that cannot start must not write new reports.
-        announce(config)
+        write_unfinished_reports(config)
         stop.release()
     else:
         stop.restore()
@@ -112,10 +112,10 @@ def _start_judging(config: pytest.Config, stop: StopSignals) -> None:
     session.prepare()
 
 
-def announce(config: pytest.Config) -> None:
-    """Write reports that state that the session has not ended yet."""
+def write_unfinished_reports(config: pytest.Config) -> None:
+    """Overwrite the reports with reports that the session has not ended yet."""
     if is_judging(config):
-        announce_reports(_find_reports(config))
+        replace_reports(_find_reports(config))
 
 
 def _void_old_reports(config: pytest.Config, problem: str) -> None:
@@ -126,7 +126,7 @@ def _void_old_reports(config: pytest.Config, problem: str) -> None:
         if os.path.exists(path)
     }
     with suppress(ReportError):  # the exit code is 4 in any case
-        announce_reports(
+        replace_reports(
             old_reports,
             pytest.ExitCode.USAGE_ERROR,
             f"the session could not start: {problem}",
@@ -243,6 +243,7 @@ def _refuse_misuse(config: pytest.Config) -> None:
     typed = [str(argument) for argument in config.invocation_params.args]
     flags_with_value = {option.flag for option in TYPED_OPTIONS if not option.is_flag}
     addopts = shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
+    # The empty text separates the last argument of the variable from the first typed one.
     for flag, value in pairwise([*addopts, "", *typed]):
         if flag in flags_with_value and os.path.exists(value):
             raise pytest.UsageError(

@@ -239,6 +239,7 @@ def write_reports(session: Session, exit_code: int) -> bool:
     """
 
     def describe_ending() -> SessionEnding:
+        """Describe the ending; its exit code is 1 instead of 0 after a write error."""
         return _describe_ending(session, exit_code or int(not is_written))
 
     def render_junit() -> bytes:
@@ -249,7 +250,7 @@ def write_reports(session: Session, exit_code: int) -> bool:
         )
 
     is_written = True
-    complete = (
+    complete_outcomes = (
         _complete_outcomes(session)
         if session.settings.html or session.settings.json
         else []
@@ -259,14 +260,14 @@ def write_reports(session: Session, exit_code: int) -> bool:
         session,
         "html",
         "HTML report",
-        lambda: _render_page(session, complete, describe_ending()),
+        lambda: _render_page(session, complete_outcomes, describe_ending()),
     )
     # Last, because it contains the exit code, which a failed report changes.
     is_written &= _write_report(
         session,
         "json",
         "JSON document",
-        lambda: _render_document(session, complete, describe_ending()),
+        lambda: _render_document(session, complete_outcomes, describe_ending()),
     )
     return is_written
 
@@ -278,16 +279,17 @@ def _describe_ending(session: Session, exit_code: int) -> SessionEnding:
     return SessionEnding(exit_code, _list_failures(session), session.cautions)
 
 
-def announce_reports(
+def replace_reports(
     paths: Mapping[str, Path],
     exit_code: int = pytest.ExitCode.INTERRUPTED,
     problem: str = NOT_ENDED,
 ) -> None:
-    """Replace the report files (by flag) with reports of a `problem`.
+    """Overwrite the report files (by flag) with reports of a `problem`.
 
-    A report of an earlier session can then not be mistaken for a report of this
-    session, even if this session is killed. Without disk space an old report is emptied
-    or removed. Raises ReportError if both fail.
+    The reports contain no outcomes. A report of an earlier session can then not be
+    mistaken for a report of this session, even if this session is killed. If a report
+    cannot be written, for example on a full disk, the old report is emptied or removed.
+    Raises ReportError if that fails, too.
     """
     if not paths:
         return
@@ -323,8 +325,8 @@ def announce_reports(
             write_atomically(target, contents[flag](), kind)
         except (OSError, ImportError):  # the session reports the reason at its end
             problems.append(_void_report(f"{flag}={path}", target, kind))
-    if first := next(filter(None, problems), ""):
-        raise ReportError(first)
+    if first_problem := next(filter(None, problems), ""):
+        raise ReportError(first_problem)
 
 
 def _void_report(option: str, path: Path, kind: FileKind) -> str:
@@ -342,10 +344,11 @@ def _void_report(option: str, path: Path, kind: FileKind) -> str:
 
 
 def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
-    """Add daily runs of the history and log excerpts to the outcomes.
+    """Return the outcomes with daily runs of the history and excerpts of logs.
 
-    Excerpts are left out if the secrets of launched jobs are unknown, as in a session
-    that only collects, because they could not be redacted.
+    An excerpt consists of the lines of a log around a failure. Excerpts are left out if
+    the secrets of launched jobs are unknown, as in a session that only collects,
+    because the secrets could not be redacted.
     """
     from pytest_llmbench.core.redaction import MASK
     from pytest_llmbench.logs.quoted_lines import read_excerpts
@@ -361,9 +364,11 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
             else outcome
             for outcome in outcomes
         ]
-    located = (outcome.excerpt for outcome in select_configurations(outcomes))
-    positions = [_locate_excerpt(session, excerpt) for excerpt in located if excerpt]
-    excerpts = read_excerpts(positions) if MASK not in session.secrets else {}
+    requested = (outcome.excerpt for outcome in select_configurations(outcomes))
+    positions = [_locate_excerpt(session, excerpt) for excerpt in requested if excerpt]
+    # A launch adds MASK to the secrets if a job used secrets that are unknown here.
+    has_unknown_secrets = MASK in session.secrets
+    excerpts = {} if has_unknown_secrets else read_excerpts(positions)
     return [_add_excerpt_lines(session, outcome, excerpts) for outcome in outcomes]
 
 

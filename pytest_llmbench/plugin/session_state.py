@@ -301,7 +301,9 @@ class Session:
         else:
             from pytest_llmbench.session.record_baselines import record
 
-            author, self._recording = self._find_author(), True
+            author = self._find_author()
+            # From now on an interruption may leave some of the files written.
+            self._recording = True
             recorded = record(
                 self.results,
                 selected,
@@ -330,10 +332,9 @@ class Session:
         )
         for outcome in outcomes:
             document = self._describe(outcome)
-            texts = f"{document.verdict} ({document.reason})", document.text
-            line = ": ".join(
-                filter(None, (*texts, formatting.join_first(list_files(document))))
-            )
+            verdict = f"{document.verdict} ({document.reason})"
+            files = formatting.join_first(list_files(document))
+            line = ": ".join(filter(None, (verdict, document.text, files)))
             message = (
                 line if outcome.skipped else explain(document, short=self._is_short)
             )

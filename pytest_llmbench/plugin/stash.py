@@ -195,12 +195,16 @@ def will_run(item: pytest.Item) -> bool:
 
     Marks with a condition as text are ignored: pytest evaluates them later.
     """
-    conditions = [
-        all(mark.args)
-        if mark.name == "skipif"
-        else mark.kwargs.get("run") is False and all(mark.args)
+    # Of the xfail marks, only those with `run=False` prevent the test from running.
+    preventing_marks = (
+        mark
         for mark in item.iter_markers()
-        if mark.name in ("skipif", "xfail")
-        and not any(isinstance(condition, str) for condition in mark.args)
-    ]
-    return item.get_closest_marker("skip") is None and not any(conditions)
+        if mark.name == "skipif"
+        or (mark.name == "xfail" and mark.kwargs.get("run") is False)
+    )
+    is_prevented = any(
+        all(mark.args)
+        for mark in preventing_marks
+        if not any(isinstance(condition, str) for condition in mark.args)
+    )
+    return item.get_closest_marker("skip") is None and not is_prevented

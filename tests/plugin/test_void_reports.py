@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.core.errors import ReportError
-from pytest_llmbench.plugin.outputs import announce_reports
+from pytest_llmbench.plugin.outputs import replace_reports
 from pytest_llmbench.report import document
 from pytest_llmbench.report import output_files as files
 
@@ -43,7 +43,7 @@ def test_old_reports_are_emptied_if_the_disk_is_full(
 ) -> None:
     paths = write_old_reports(tmp_path)
     monkeypatch.setattr(files, "write_atomically", fail)
-    announce_reports(paths)
+    replace_reports(paths)
     assert read_contents(paths) == dict.fromkeys(OLD, "")
     with pytest.raises(ReportError, match="the file is empty: its session was killed"):
         document.read(paths["--llmb-json"])
@@ -55,7 +55,7 @@ def test_report_that_cannot_be_emptied_is_removed(
     paths = write_old_reports(tmp_path)
     for name, owner in (("write_atomically", files), ("truncate", os)):
         monkeypatch.setattr(owner, name, fail)
-    announce_reports(paths)
+    replace_reports(paths)
     assert not list(tmp_path.iterdir())
 
 
@@ -78,7 +78,7 @@ def test_session_is_refused_if_an_old_report_cannot_be_emptied_or_removed(
     with pytest.raises(
         ReportError, match=r"--llmb-json=.* \(No space left on device\)"
     ):
-        announce_reports(paths)
+        replace_reports(paths)
     assert read_contents(paths) == {
         **dict.fromkeys(OLD, ""),
         "--llmb-json": OLD["--llmb-json"],
@@ -90,9 +90,9 @@ def test_file_at_a_report_path_that_is_no_report_is_kept(
 ) -> None:
     notes = tmp_path / "notes"
     notes.write_text("my notes")
-    announce_reports(dict.fromkeys(OLD, notes))
+    replace_reports(dict.fromkeys(OLD, notes))
     monkeypatch.setattr(files, "write_atomically", fail)
-    announce_reports(dict.fromkeys(OLD, notes))
+    replace_reports(dict.fromkeys(OLD, notes))
     assert notes.read_text() == "my notes"
 
 
@@ -103,7 +103,7 @@ def test_target_of_a_junit_symbolic_link_states_that_the_session_is_unfinished(
     target, link = tmp_path / "target.xml", tmp_path / "link.xml"
     target.write_text(OLD["--junitxml"])
     link.symlink_to(target)
-    announce_reports({"--junitxml": link})
+    replace_reports({"--junitxml": link})
     assert link.is_symlink()
     assert "has not ended" in target.read_text()
 
