@@ -526,12 +526,12 @@ class Session:
         from pytest_llmbench.session.cautions import (
             caution_newer,
             caution_skipped,
-            list_subjects,
+            label_subjects,
         )
 
         if self.selection is None:
             return
-        labels = list_subjects(self.results, self.settings, self.failing_unmatched)
+        labels = label_subjects(self.results, self.settings, self.failing_unmatched)
         # A launch or a recording is meant to select some configurations only.
         is_partial = self.settings.launch or self.settings.record
         selected_by = "" if is_partial else options or "the selection"

@@ -85,8 +85,9 @@ def _caution_not_judged(
     names_by_reason: dict[str, list[str]] = {}
     for result in selected:
         for run in _list_newer(result, results):
-            # A run of an A/B test is excluded by a marker file. Any job may write such a
-            # file, and name a regular job in it.
+            # A marker file lists the runs of an A/B test, which are not judged. Any job
+            # may write such a file and list a regular job in it. Only the runs that this
+            # session launched certainly belong to an A/B.
             if (
                 run.excluded is not None
                 and run.excluded.reason is Reason.VARIANT
@@ -114,9 +115,10 @@ def _list_newer(
 ) -> Iterator[Measurement]:
     """Yield the runs of a configuration that are newer than the judged run.
 
-    Yields all runs if none was judged.
+    Yields all runs if none was judged, or if the judgement is about an excluded run.
     """
     judged = result.judgement.measurement
+    # The runs are sorted, newest first.
     for run in results.measurements.get(result.case.key, ()):
         if judged is not None and run.run is judged.run and judged.excluded is None:
             return

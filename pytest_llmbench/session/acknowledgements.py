@@ -133,7 +133,8 @@ def read_acknowledged(
     and future repairs.
     """
 
-    def check(entry: YamlMapping, report: Report) -> None:
+    def report_problems(entry: YamlMapping, report: Report) -> None:
+        """Report each problem of the file with its line."""
         changes = entry["acknowledged"]
         for position, change in enumerate(changes):
             if not allow_unknown:
@@ -148,7 +149,7 @@ def read_acknowledged(
     root = read_document(
         path, what="file of acknowledged changes", raises=SettingsError
     )
-    entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
+    entry = read_entry(path, root, _FILE, check=report_problems, raises=SettingsError)
     repairs = [repair["since"] for repair in entry.get("repaired") or ()]
     return AcknowledgedFile(
         tuple(_make_acknowledgement(change, path) for change in entry["acknowledged"]),

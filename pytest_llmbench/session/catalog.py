@@ -310,18 +310,21 @@ def select_drift_budget(settings: Settings, baseline: Baseline) -> float:
 
 def may_be_any_faster(key: Key, settings: Settings, catalog: Catalog) -> bool:
     """True if a run of this configuration may be faster by any amount."""
-    # The documented values of two releases differ by up to 24 %.
-    if settings.any_improvement or settings.baseline_release:
+    if settings.any_improvement:
+        return True
+    # The run is judged against another release. The documented values of two releases
+    # differ by up to 24 %.
+    if settings.baseline_release:
         return True
     # Other processes may slow down a local run by an unknown amount.
     if settings.launch is not None and settings.launch.launcher == "local":
         return True
-    kinds = (
+    launch_kinds = (
         dict(recipe.launch).get("kind")
         for recipe in catalog.recipes
         if recipe.name == key.recipe
     )
-    return "local" in kinds
+    return "local" in launch_kinds
 
 
 def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | None:
@@ -360,7 +363,10 @@ def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
 def _choose_by_kind(
     recipes: Sequence[Recipe], against: str
 ) -> dict[Key, tuple[Baseline, ...]]:
-    """Choose the baselines of each configuration by their kind."""
+    """Choose the baselines of each configuration by their kind.
+
+    `against` is the preferred kind, or "both"; "" prefers recorded baselines.
+    """
     by_key: dict[Key, list[Baseline]] = defaultdict(list)
     for recipe in recipes:
         for baseline in recipe.baselines:
@@ -455,10 +461,9 @@ def _check_options(settings: Settings, catalog: Catalog) -> None:
         ("--llmb-baseline-release", settings.baseline_release, releases),
         ("--llmb-gpu", settings.gpu, sorted({key.gpu for key in keys})),
     ):
-        is_recording = (
-            flag == "--llmb-gpu" and settings.record is not None
-        )  # new runs may have a GPU type that is in no baseline
-        if value and value not in valid and not is_recording:
+        # Runs to record may have a GPU type that is in no baseline yet.
+        may_be_new = flag == "--llmb-gpu" and settings.record is not None
+        if value and value not in valid and not may_be_new:
             names = f"{', '.join(valid)}{did_you_mean(value, valid)}"
             raise SettingsError(
                 f"{format_value(settings.origins, flag, value)}: no baseline has this value; known: {names}"
@@ -527,7 +532,8 @@ def read_suite(
     """
     required: dict[Key, RequiredRuns] = {}
 
-    def check(entry: YamlMapping, report: Report) -> None:
+    def collect_required(entry: YamlMapping, report: Report) -> None:
+        """Add the required runs to `required`, and report unknown names."""
         gpu = _choose_gpu(entry["workloads"], settings.gpu, report)
         config: YamlMapping = entry["config"]
         scale = config.get("scale", DEFAULT_SCALE)
@@ -541,7 +547,7 @@ def read_suite(
                 required[key] = RequiredRuns(runs, f"{path.name}:{line}")
 
     root = read_document(path, what="suite file", raises=SettingsError)
-    read_entry(path, root, _FILE, check=check, raises=SettingsError)
+    read_entry(path, root, _FILE, check=collect_required, raises=SettingsError)
     return required
 
 
@@ -616,13 +622,13 @@ def _find_keys(
         )
         return
     gpu, dtype, scale = cell
-    by_id = [
-        key for key in of_workload if key.id.casefold() == name.casefold()
-    ]  # an id includes the number of GPUs
+    # An id includes the number of GPUs, so that the scale of the suite file is ignored.
+    named_by_id = [key for key in of_workload if key.id.casefold() == name.casefold()]
     matching = [
         key
         for key in of_workload
-        if (key.gpu, key.dtype, key.gpus if key not in by_id else scale) == cell
+        if (key.gpu, key.dtype) == (gpu, dtype)
+        and (key.gpus == scale or key in named_by_id)
     ]
     if not matching:
         hint = ", ".join(

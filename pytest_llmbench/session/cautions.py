@@ -199,13 +199,13 @@ def _list_tolerance_cautions(
         ):
             continue
         file = Path(judgement.baseline.source.file).name
-        source = tolerance, str(_find_tolerance_origin(tolerance, settings) or file)
-        counts[source] = counts.get(source, 0) + 1
-    for (tolerance, origin), number in counts.items():
+        origin = str(_find_tolerance_origin(tolerance, settings) or file)
+        counts[tolerance, origin] = counts.get((tolerance, origin), 0) + 1
+    for (tolerance, origin), count in counts.items():
         share = (
             ""
-            if number == len(judgements)
-            else f", for {number} of {len(judgements)} verdicts"
+            if count == len(judgements)
+            else f", for {count} of {len(judgements)} verdicts"
         )
         yield Caution(
             CautionCode.TOLERANCE,
@@ -222,6 +222,7 @@ def _is_typed_and_stricter(
 
 def _find_tolerance_origin(tolerance: Tolerance, settings: Settings) -> Origin | None:
     """Return the origin of a tolerance, or None if it is from a baseline file."""
+    # The sources of other tolerances are names of options, which are keys of `origins`.
     return settings.origins.get(
         "llmb_tolerance"
         if tolerance.source == ToleranceSource.INI
@@ -232,8 +233,10 @@ def _find_tolerance_origin(tolerance: Tolerance, settings: Settings) -> Origin |
 def _list_acknowledgement_cautions(
     judgements: Sequence[Judgement], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield the accepted reasons, then the number of accepted changes in force, with
-    the largest slowdown that they add up to in one configuration."""
+    """Yield the accepted reasons, then the number of accepted changes in force.
+
+    The number is followed by the largest sum of accepted slowdowns of a configuration.
+    """
     from pytest_llmbench.judge.acknowledged import LARGEST
 
     in_force_by_key = {
@@ -241,17 +244,19 @@ def _list_acknowledgement_cautions(
         for judgement in judgements
     }
     yield from _list_accepted_reasons(judgements)
-    places = {
+    # One entry (file and line) may cover many configurations.
+    entry_positions = {
         entry.place for in_force in in_force_by_key.values() for entry in in_force
     }
-    if not places:
+    if not entry_positions:
         return
     largest = max(
         math.prod(1 + entry.fraction for entry in in_force)
         for in_force in in_force_by_key.values()
         if in_force
     )
-    changes = formatting.count_noun(len(places), "acknowledged change")
+    changes = formatting.count_noun(len(entry_positions), "acknowledged change")
+    # Together, the entries raise a level by at most LARGEST.
     text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
@@ -323,7 +328,10 @@ def _select_in_force(
 def _list_baseline_cautions(
     judgements: Sequence[Judgement], session: JudgedSession
 ) -> Iterator[Caution]:
-    """Yield recorded baselines far above the published ones, and large drift budgets."""
+    """Yield recorded baselines that are slow or moved, and large drift budgets.
+
+    A slow baseline is far slower than the published one.
+    """
     recorded = _find_recorded(judgements, session.catalog)
     ratios = {
         baseline.key.id: baseline.step_seconds / baseline.published_seconds
@@ -356,42 +364,48 @@ def _list_baseline_cautions(
 
 
 def _find_recorded(judgements: Sequence[Judgement], catalog: Catalog) -> list[Baseline]:
-    """Return the recorded baselines that decided, with the values in their files."""
+    """Return the recorded baselines that decided, as they are in their files.
+
+    An acknowledged change moves the baseline of a judgement, but not the file.
+    """
     recorded = []
     for judgement in judgements:
-        decided = judgement.baseline
-        if decided.kind is BaselineKind.RECORDED:
-            of_key = catalog.baselines.get(decided.key, ())
+        deciding = judgement.baseline
+        if deciding.kind is BaselineKind.RECORDED:
+            of_key = catalog.baselines.get(deciding.key, ())
             in_files = (
                 baseline
                 for baseline in of_key
                 if baseline.kind is BaselineKind.RECORDED
             )
-            recorded.append(next(in_files, decided))
+            recorded.append(next(in_files, deciding))
     return recorded
 
 
 def _list_moved_baselines(
     recorded: Sequence[Baseline], settings: Settings
 ) -> Iterator[Caution]:
-    """Yield the recorded baselines that moved beyond the drift budget in total.
+    """Yield one caution on baselines that moved beyond the drift budget in total.
 
-    Each recording stayed within the budget or was accepted, but their sum does not.
+    Such a baseline was recorded several times. Each value is within the budget of the
+    value before it or was accepted, but the sum of the changes exceeds the budget.
     """
-    moved = {
-        baseline.key.id: recording.trimmed_mean_seconds / origin.seconds
-        for baseline in recorded
-        if (recording := baseline.recording) is not None
-        and (origin := find_starting_value(recording)) != find_reference(recording)
-        and is_beyond(
-            recording.trimmed_mean_seconds,
-            origin,
-            select_drift_budget(settings, baseline),
+    ratios = {}
+    for baseline in recorded:
+        recording = baseline.recording
+        if recording is None:
+            continue
+        seconds, first = recording.trimmed_mean_seconds, find_starting_value(recording)
+        # If drift is counted from the first value, the recording itself checked it.
+        was_accepted = first != find_reference(recording)
+        budget = select_drift_budget(settings, baseline)
+        if was_accepted and is_beyond(seconds, first, budget):
+            ratios[baseline.key.id] = seconds / first.seconds
+    if ratios:
+        change = formatting.format_difference(max(ratios.values()))
+        text = (
+            f"recorded values moved {change} since the first: {_join_largest(ratios)}"
         )
-    }
-    if moved:
-        change = formatting.format_difference(max(moved.values()))
-        text = f"recorded values moved {change} since the first: {_join_largest(moved)}"
         yield Caution(CautionCode.RECORDED_MOVED, text)
 
 
@@ -402,8 +416,11 @@ def _join_largest(ratios: Mapping[str, float]) -> str:
 
 
 def _list_settings_cautions(session: JudgedSession) -> Iterator[Caution]:
-    """Yield the options that weaken the gate, options that leave out runs or baselines
-    if they were not typed, and the options that others override."""
+    """Yield cautions on options.
+
+    These are options that weaken the gate, options of an ini file or variable that
+    leave out runs or baselines, and options that override a stricter ini key.
+    """
     for code, text in _describe_options(session):
         yield Caution(code, f"{text} ({session.get_origin(f'--llmb-{code}')})")
     for code, text in _describe_selection(session):
@@ -487,9 +504,10 @@ def _list_outcome_cautions(
             CautionCode.MAX_AGE,
             f"{stale_count} stale, older than {formatting.format_age(limit)} ({origin})",
         )
-    if session.unjudged and not any(
+    is_reported = any(
         caution.code is CautionCode.SKIPPED_ITEMS for caution in session.noticed
-    ):
+    )
+    if session.unjudged and not is_reported:
         names = sorted(
             formatting.get_item_id(nodeid) or nodeid for nodeid in session.unjudged
         )
@@ -551,13 +569,16 @@ def _get_absence(outcome: ConfigurationOutcome) -> str:
 # --- deselected items -----------------------------------------------------------------
 
 
-def list_subjects(
-    results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]
+def label_subjects(
+    results: SessionResults,
+    settings: Settings,
+    failing_unmatched: Collection[UnmatchedRun],
 ) -> dict[Subject, str]:
-    """Return all subjects with a run, selected or not.
+    """Return a label for each subject with a run, selected or not.
 
-    The value is the verdict and the id if the subject fails, else "". `failing` are the
-    unmatched runs that fail. Recording sessions have no failed subjects.
+    The label of a subject that fails consists of its verdict and id, such as
+    `REGRESSION grok1_314b-25.05-gb200-bf16-128`. The label of a passed subject is "".
+    Only checks can fail in a session that records.
     """
     with_run = (
         result
@@ -571,17 +592,16 @@ def list_subjects(
     }
     if settings.record is not None:
         return labels
-    red = {
-        result.case.id: str(result.judgement.verdict)
-        for result in find_red_results(results, settings)
-    }
     labels |= {
-        (PERFORMANCE_TEST, identifier): f"{verdict} {identifier}"
-        for identifier, verdict in red.items()
+        (
+            PERFORMANCE_TEST,
+            result.case.id,
+        ): f"{result.judgement.verdict} {result.case.id}"
+        for result in find_red_results(results, settings)
     }
     return labels | {
         ("test_unmatched_run", run.id): f"{run.reason.upper()} {run.id}"
-        for run in failing
+        for run in failing_unmatched
     }
 
 
@@ -594,22 +614,21 @@ def caution_skipped(
     ran: Collection[str],
     skipped: Collection[str],
     labels_by_subject: Mapping[Subject, str],
-    by: str,
+    selecting_options: str,
 ) -> Iterator[Caution]:
     """Yield cautions about the items that were not selected or did not run.
 
     `ran` and `skipped` are node ids; `skipped` items ended before they had a verdict.
-    `labels_by_subject` is the result of `list_subjects`. `by` names the options of the
-    selection, or is "" if the selection chose what to launch or record. With "", only
-    failed subjects are reported as left out.
+    `labels_by_subject` is the result of `label_subjects`. `selecting_options` are
+    options such as `-k`, or "" if the selection chose what to launch or record. With "",
+    only failing subjects are reported as left out.
     """
     not_run = selection.list_without(ran)
-    unjudged = set(
-        selection.list_without([node for node in ran if node not in skipped])
-    ).difference(not_run)
+    judging_items = [node for node in ran if node not in skipped]
+    without_verdict = set(selection.list_without(judging_items)).difference(not_run)
     groups = (
         (CautionCode.NOT_RUN, "did not run", not_run, False),
-        (CautionCode.SKIPPED_ITEMS, "skipped before a verdict", unjudged, True),
+        (CautionCode.SKIPPED_ITEMS, "skipped before a verdict", without_verdict, True),
         (
             CautionCode.DESELECTED,
             "deselected by --deselect, a conftest or a plugin",
@@ -618,22 +637,22 @@ def caution_skipped(
         ),
         (
             CautionCode.LEFT_OUT,
-            f"left out by {by or 'the selection'}",
+            f"left out by {selecting_options or 'the selection'}",
             selection.left_out,
-            not by,
+            not selecting_options,
         ),
     )
-    for code, description, subjects, only_red in groups:
+    for code, description, subjects, only_if_failing in groups:
         labels = [
             labels_by_subject[subject]
             for subject in sorted(subjects)
             if subject in labels_by_subject
         ]
-        red = list(filter(None, labels))
-        if red or (labels and not only_red):
+        failing_labels = list(filter(None, labels))
+        if failing_labels or (labels and not only_if_failing):
             summary = (
-                f"{len(red)} would fail: {formatting.join_first(red, MOST_NAMES)}"
-                if red
+                f"{len(failing_labels)} would fail: {formatting.join_first(failing_labels, MOST_NAMES)}"
+                if failing_labels
                 else "none would fail"
             )
             yield Caution(

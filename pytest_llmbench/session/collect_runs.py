@@ -168,7 +168,8 @@ def ingest_job(
             break
     if best is None:
         return None
-    # The job id is known, so it is not the A/B job with an unknown id.
+    # If the id of an A/B job is unknown, all runs since its submission are excluded. This
+    # run has another job id.
     return reader.read_in_known_dialect(_drop_pending_mark(_identify_as(best, key)))
 
 
@@ -285,11 +286,13 @@ class _RunReader:
     def read_in_known_dialect(self, run: Run) -> Run:
         """Return a run with its logs read in the dialects of its baselines.
 
-        If its configuration has no baseline, uses the dialects of all tables. A run
-        without a known configuration is returned unchanged.
+        Custom dialects may have read a log differently (`ParsedLog.readings`). If the
+        configuration has no baseline, uses the dialects of all tables. A run without a
+        known configuration is returned unchanged.
         """
         key = run.identity.key
-        if key is None or not any(attempt.log.readings for attempt in run.attempts):
+        has_readings = any(attempt.log.readings for attempt in run.attempts)
+        if key is None or not has_readings:
             return run
         dialects = [
             baseline.dialect for baseline in self.catalog.baselines.get(key, ())
@@ -393,8 +396,9 @@ class _Collection:
     def add_metrics(self) -> None:
         """Add the runs that metrics files contain.
 
-        Drops the logs that contain fewer steps of the same runs. Metrics that are not
-        used are added to the ignored or hidden files.
+        A framework may write its metrics, such as step times, to a file near the log of
+        a run. Drops the logs that contain far fewer step times than the metrics of the
+        same runs. Metrics that are not used are added to the ignored or hidden files.
         """
         metrics = self._found.metrics
         if not metrics:
@@ -406,6 +410,8 @@ class _Collection:
             frozenset(run.id for run in self._runs if _can_be_displaced(run)),
         )
         chosen, displaced = self._choose_metrics(logged_runs, surroundings)
+        # Report the files that become no run: metrics without steps, other metrics, and
+        # the logs that metrics replace.
         with_steps: list[ReadRun] = []
         for run in chosen:
             if _is_run(run):
@@ -416,9 +422,10 @@ class _Collection:
         left_out = [files for files in metrics if files.id not in chosen_ids]
         for attempt in chain.from_iterable(files.attempts for files in left_out):
             self._ignore(attempt.log.name, LEFT_OUT)
-        for run_id, winner in displaced.items():
-            self._ignore(run_id, _describe_displaced(logged_runs[run_id], winner))
+        for run_id, replacement in displaced.items():
+            self._ignore(run_id, _describe_displaced(logged_runs[run_id], replacement))
         self._hide_later(left_out, surroundings)
+        # Add the runs of the metrics, and the launches that failed after them.
         self._runs = [run for run in self._runs if run.id not in displaced]
         self._runs += map(self._identify, with_steps)
         self._add_died(with_steps)
@@ -428,8 +435,8 @@ class _Collection:
     ) -> tuple[list[ReadRun], dict[str, ReadRun]]:
         """Select the metrics files to use as runs.
 
-        Returns the metrics to use, and those of them that displace a log because they
-        contain many more step times, by the id of the log's run.
+        Returns the metrics to use, and the metrics that replace the log of a run, by
+        the id of that run. Metrics replace a log if they contain many more step times.
         """
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
@@ -449,17 +456,19 @@ class _Collection:
         by_claim: dict[Claim, list[ReadRun]] = defaultdict(list)
         for run in self._reader.read(visible):
             by_claim[claims[run.files.id]].append(run)
-        winners: list[ReadRun] = []
+        # Metrics next to a log with few step times: the one with more times counts.
+        with_more_times: list[ReadRun] = []
         displaced: dict[str, ReadRun] = {}
         for run in by_claim[Claim.CONTESTED]:
             log_id = surroundings.find_rival(run.files).id
             if has_many_more_times(run, logged_runs[log_id]):
-                winners.append(run)
+                with_more_times.append(run)
                 displaced[log_id] = run
+        # Metrics whose steps may be in a log elsewhere: compare their steps.
         without_log = find_unmatched_metrics(
             by_claim[Claim.DOUBTFUL], list(logged_runs.values())
         )
-        return [*by_claim[Claim.RUN], *winners, *without_log], displaced
+        return [*by_claim[Claim.RUN], *with_more_times, *without_log], displaced
 
     def _hide_later(
         self, metrics: Sequence[RunFiles], surroundings: Surroundings
@@ -556,6 +565,7 @@ class _Collection:
             )
             accepted += [folder / name for name in choice.accepted]
             ignored += [IgnoredFile(name, reason) for name, reason in choice.ignored]
+        # The search listed these files as ignored before they were examined.
         accepted_names = {path.name for path in accepted}
         self._ignored = [
             file for file in self._ignored if file.name not in accepted_names
@@ -584,7 +594,7 @@ class _Collection:
     def _identify(self, read: ReadRun) -> Run:
         """Determine the configuration of a run, and read its logs in known dialects.
 
-        Removes the exclusion of a run that cannot be the A/B job with an unknown id.
+        A run is not excluded if it cannot be the A/B job with an unknown id.
         """
         run = self._reader.identify(read)
         if not _may_be_trial(run):
@@ -598,36 +608,41 @@ class _Collection:
 def _drop_all_duplicates(
     runs: Sequence[Run], unnamed: Collection[str], now: datetime
 ) -> tuple[list[Run], tuple[tuple[Run, Run], ...], list[IgnoredFile]]:
-    """Drop copies, logs of other ranks, and runs that a later one replaced.
+    """Drop copies, logs of other ranks, and jobs without a log that are superseded.
 
-    Returns the runs, newest first; (copy, original) pairs of runs with the same steps;
-    and the dropped files. `unnamed` are the ids of runs whose logs are not named like
-    logs.
+    Returns the runs, newest first; (copy, original) pairs of copied logs; and a note on
+    each dropped run. `unnamed` are the ids of runs whose logs are not named like logs.
     """
     # copies of a launcher's log, next to it
-    remaining, attached = drop_attached(runs)
+    # Other logs of a launched run, in the folder of its log.
+    remaining, other_logs = drop_attached(runs)
     # logs recorded by tools such as W&B and torchrun
-    remaining, tracked = drop_tracked(remaining, unnamed)
+    # Logs in which a tool such as W&B recorded the output of a run.
+    remaining, tracker_logs = drop_tracked(remaining, unnamed)
     # logs of further processes of a run
-    remaining, ranks = drop_ranks(remaining)
+    # Logs of the other processes of a run.
+    remaining, rank_logs = drop_ranks(remaining)
     # complete and partial copies of a job's log
+    # Equal or partial logs of one job.
     remaining, copies = drop_duplicates(order_runs(remaining, now))
     # jobs without a log that are too old or were launched minutes ago
+    # Jobs without a log that are too old or followed by newer runs.
     kept, superseded = drop_superseded(order_runs(remaining, now), now)
     # logs with the steps of another job are marked; second logs of a job are dropped
-    kept, repeated = mark_duplicates(kept)
+    # Logs with the steps of another run.
+    kept, copied_runs = mark_duplicates(kept)
     notes = [
         *superseded,
         *(
             IgnoredFile(copy.id, f"a copy of {original.id}")
-            for copy, original in (*attached, *tracked, *copies, *repeated)
+            for copy, original in (*other_logs, *tracker_logs, *copies, *copied_runs)
         ),
         *(
             IgnoredFile(run.id, f"the log of another process of {first.id}")
-            for run, first in ranks
+            for run, first in rank_logs
         ),
     ]
-    return kept, (*copies, *repeated), notes
+    return kept, (*copies, *copied_runs), notes
 
 
 def _select_newer(
@@ -639,11 +654,13 @@ def _select_newer(
     """
     if not hidden:
         return
-    newest: dict[Path, datetime] = {}
+    newest_start: dict[Path, datetime] = {}  # of the runs in and under each folder
     for run in runs:
         if run.started is not None:
             for folder in (run.found.folder, *run.found.folder.parents):
-                newest[folder] = max(newest.get(folder, run.started), run.started)
+                newest_start[folder] = max(
+                    newest_start.get(folder, run.started), run.started
+                )
     logs = {attempt.files.log for run in runs for attempt in run.attempts}
     by_path = {
         path: (modified, description)
@@ -651,8 +668,10 @@ def _select_newer(
         if path not in logs
     }
     for path, (modified, description) in by_path.items():
+        # The innermost folder comes first in `parents`.
         newest_near = next(
-            (newest[folder] for folder in path.parents if folder in newest), None
+            (newest_start[folder] for folder in path.parents if folder in newest_start),
+            None,
         )
         if newest_near is not None and modified > newest_near:
             yield IgnoredFile(path.name, description)
@@ -674,7 +693,8 @@ def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
 def _may_be_trial(run: Run) -> bool:
     """True if a run may be the A/B job whose id is unknown.
 
-    This is possible if the run is undated or started around the job's submission.
+    The id is unknown if a session ended while it submitted the job. The run may be the
+    job if it is undated, or started around the submission.
     """
     since = run.found.trial_pending_since
     return (
@@ -685,7 +705,10 @@ def _may_be_trial(run: Run) -> bool:
 
 
 def _drop_pending_mark(run: Run) -> Run:
-    """Remove the exclusion of a run that cannot be the A/B job with an unknown id."""
+    """Return a run without the exclusion that an A/B job with an unknown id causes.
+
+    A run that is excluded for another reason is returned unchanged.
+    """
     if (
         run.found.excluded is not Reason.VARIANT
         or run.found.trial_pending_since is None
@@ -883,7 +906,8 @@ def _date_by_log(logs: Sequence[ParsedLog]) -> StartCandidate | None:
 
     If no attempt has both, returns the first timestamp of the logs. None without any.
     """
-    # A requeued job may run again days later, so that its last attempt counts.
+    # A requeued job may run again days later, so that its last attempt counts. Attempts
+    # have a log each, or follow each other in one log (`_measure_restart`).
     stamped_logs = [log for log in logs if log.started is not None]
     chosen = next(
         (log for log in reversed(stamped_logs) if log.segments),

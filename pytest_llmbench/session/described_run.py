@@ -180,12 +180,13 @@ def _list_precision(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield ("dtype", value, source) if the log states one precision.
 
-    `numbers` are the stated number formats. A quantization such as fp8 takes precedence
-    and gets the suffix of its recipe, such as fp8_mx. Several quantizations, or several
-    floating-point formats, give no value.
+    `numbers` are the stated number formats, such as bfloat16. A quantization such as fp8
+    takes precedence and gets the suffix of its recipe: fp8 with the recipe mxfp8 gives
+    fp8_mx. Several quantizations, or several floating-point formats, give no value.
     """
     number_values = numbers.values if numbers else ()
-    if quantization and len(quantization.values) > 1:
+    is_contradictory = quantization is not None and len(quantization.values) > 1
+    if is_contradictory:
         return
     if quantization and quantization.last not in ("none", "not fp8"):
         suffixes = [_SUFFIXES[value] for value in number_values if value in _SUFFIXES]
@@ -239,7 +240,10 @@ def _list_stated_values(
 def _read_parallelism(
     facts: Mapping[str, RunFact], values: Mapping[str, str]
 ) -> Parallelism:
-    """Return the parallel sizes: of the log, else of the metadata or names."""
+    """Return the parallel sizes: of the log, else of the metadata or names.
+
+    A log states them as text (`tensor model parallel size: 8`) or as axes (`tp=8`).
+    """
     texts = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
     sizes = {
         name: int(text)
@@ -254,6 +258,7 @@ def _read_parallelism(
     }
     axes = {name: int(size) for name, size in _PARALLEL_AXIS.findall(text)}
     if axes:
+        # The data-parallel size is that of the replicas times that of the shards.
         sizes["dp"] = axes.pop("dp_replicate", 1) * axes.pop("dp_shard", 1)
     return Parallelism(
         **{name: size for name, size in (sizes | axes).items() if size > 0}
@@ -261,7 +266,7 @@ def _read_parallelism(
 
 
 def name_model(described: StatedRun, path: str, dialect: str) -> tuple[str, str]:
-    """Return (name, size) of a run's model, for use in a key.
+    """Return (name, size) of a run's model, for use in a key: ("llama3", "70b").
 
     The name is from the run's values, else from the folders or the log in `path`, else
     the dialect. The size may be UNSIZED.

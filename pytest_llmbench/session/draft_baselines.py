@@ -195,10 +195,10 @@ def _explain_no_draft(run: Run) -> str:
     """Return the reason to draft no baseline from a run, or ""."""
     # A run that may belong to several rows of a table still gets a draft, so that the
     # user need not decide on the row first.
-    other_keys = [
-        key for key in run.identity.candidates if key.recipe != MEGATRON_BRIDGE
-    ]
-    if other_keys and not run.identity.fits_none:
+    may_have_baseline = not run.identity.fits_none and any(
+        key.recipe != MEGATRON_BRIDGE for key in run.identity.candidates
+    )
+    if may_have_baseline:
         return run.identity.because
     if run.found.excluded is not None:
         return run.found.excluded_because
@@ -337,8 +337,9 @@ def _make_key_unique(
 
 
 def _get_head(baseline: Baseline) -> tuple[object, ...]:
-    """Return the values that all baselines of one file share."""
-    return baseline.dialect, baseline.steps, baseline.window[:2]
+    """Return the values that all baselines of one file share: dialect, steps, window."""
+    first_and_last = baseline.window[:2]
+    return baseline.dialect, baseline.steps, first_and_last
 
 
 def _make_draft(baseline: Baseline, runs: Sequence[Run], facts: StatedRun) -> Draft:

@@ -199,14 +199,13 @@ def _find_newer_stored(
             continue
         later = _list_later(judged_run.run, past.get(key, ()))
         if later:
-            dropped = [copy for copy, _ in copies if copy.identity.key == key]
-            read_runs = [
-                *dropped,
-                *(measurement.run for measurement in measured[key][0]),
-            ]
-            without_log = exclude_same_runs(later, _list_run_keys(read_runs))
-            if without_log:
-                newest_stored[key] = without_log[0]
+            dropped_copies = [copy for copy, _ in copies if copy.identity.key == key]
+            # The runs are the same for each baseline.
+            measured_runs = [measurement.run for measurement in measured[key][0]]
+            read_keys = _list_run_keys([*dropped_copies, *measured_runs])
+            only_stored = exclude_same_runs(later, read_keys)
+            if only_stored:
+                newest_stored[key] = only_stored[0]
     return newest_stored
 
 
@@ -399,7 +398,8 @@ def collect_evidence(
                 catalog.baselines[key], per_baseline, strict=True
             )
         ]
-        if any(per_baseline):
+        has_runs = any(per_baseline)
+        if has_runs:  # without a run there is nothing to doubt
             evidence = [
                 _add_doubts(of_baseline, settings, catalog) for of_baseline in evidence
             ]

@@ -152,8 +152,8 @@ def with_changes(
 ) -> JudgedConfigurations:
     """Add the level changes in each configuration's daily runs to its newest result.
 
-    Also adds the daily runs, and flips of the verdict around the limit since the last
-    change.
+    Also adds the earlier daily runs from the folder (the history adds its own later),
+    and flips of the verdict around the limit since the last change.
     """
     earlier = {key: list_daily_runs(runs) for key, runs in previous.items()}
     series: dict[Key, DailyRuns] = {
@@ -166,6 +166,7 @@ def with_changes(
     )
 
     def add_changes(judgement: Judgement, evidence: Evidence) -> Judgement:
+        """Search the daily runs of one configuration for changes and flips."""
         key = judgement.baseline.key
         changes: tuple[LevelChange, ...] = ()
         if len(series[key]) >= FEWEST:

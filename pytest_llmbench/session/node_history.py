@@ -111,6 +111,7 @@ def search_runs(
             run.id, run.started.date(), math.log(run.seconds), run.nodes, run.software
         )
         series[run.configuration, run.window].append(configuration_run)
+    # A series gets a name, because its configuration may have several windows.
     configuration_by_name = {
         f"{configuration} {tuple(window)}": configuration
         for configuration, window in series
@@ -120,6 +121,7 @@ def search_runs(
     )
     analysed = {run.id: by_id[run.id] for run in compared_runs}
     with_level = {run.configuration for run in analysed.values()}
+    # Another series of the configuration may have enough days.
     too_few = {configuration_by_name[name] for name in short_series} - with_level
     return NodeSearch(
         history,

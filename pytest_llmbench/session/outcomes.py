@@ -191,11 +191,12 @@ def decide_guard(
     The check fails if nothing was judged or selected. It is skipped instead if an
     INVALID run fails the session already.
     """
-    context = next((outcome.context for outcome in outcomes if outcome.context), ())
-    if not context and outcomes:
+    # `decide_outcomes` gives outcomes a context only if nothing was judged.
+    explanation = next((outcome.context for outcome in outcomes if outcome.context), ())
+    if outcomes and not explanation:
         return tuple(checks)
     text = (
-        formatting.join_sentences(context)
+        formatting.join_sentences(explanation)
         or "nothing was judged: no configuration is selected"
     )
     invalid = [
@@ -327,7 +328,9 @@ def invalidate_if_newer_unmatched(
     Otherwise, an older run would be judged in place of the unmatched run.
     """
     measurement = result.judgement.measurement
-    if measurement is None or result.case.run_id or settings.unmatched == "list":
+    # With --llmb-runs=each, a result is about one run and not about the newest one.
+    is_about_one_run = bool(result.case.run_id)
+    if measurement is None or is_about_one_run or settings.unmatched == "list":
         return result
     for run in unmatched:
         is_candidate = result.case.key in run.candidates
@@ -359,42 +362,42 @@ def apply_requirements(
     """Apply the number of runs that suite files require.
 
     A verdict that may pass becomes MISSING if there are fewer valid runs. Only runs
-    within `max_age` count. `fewer` is the smaller number of runs that the user chose for
-    a launch: if there are as many, the verdict is kept with a note.
+    within `max_age` count. `fewer` is a smaller number of runs that the user chose for a
+    launch: if there are as many, the verdict is kept with a note.
     """
     return judged.map(
-        lambda result, evidence: _check_run_count(
+        lambda result, evidence: _overrule_if_too_few(
             result, required.get(result.case.key), evidence[0], fewer
         )
     )
 
 
-def _check_run_count(
+def _overrule_if_too_few(
     result: ConfigurationResult,
-    needed: RequiredRuns | None,
+    required: RequiredRuns | None,
     evidence: Evidence,
     fewer: int | None,
 ) -> ConfigurationResult:
     """Overrule a pass with MISSING if there are fewer valid runs than required.
 
-    At least `fewer` runs, if not None, pass with a note.
+    Adds only a note if there are at least `fewer` runs, the number chosen by the user.
     """
     judgement = result.judgement
-    if needed is None or judgement.verdict not in MAY_PASS:
+    if required is None or judgement.verdict not in MAY_PASS:
         return result
     valid = sum(_is_countable(run, evidence) for run in evidence.measurements)
-    if valid >= needed.runs:
+    if valid >= required.runs:
         return result
     if fewer is not None and valid >= fewer:
         allowed = CodedStatement(
-            StatementCode.FEWER_RUNS, valid=valid, required=needed, repeats=fewer
+            StatementCode.FEWER_RUNS, valid=valid, required=required, repeats=fewer
         )
         note = Note(NoteCode.FEWER_RUNS, allowed)
         return replace(result, judgement=judgement.add_notes(note))
     too_few = CodedStatement(
         StatementCode.TOO_FEW_RUNS,
         valid=valid,
-        required=needed,
+        required=required,
         statements=judgement.statements,
     )
     short = judgement.overrule(Verdict.MISSING, Reason.TOO_FEW_RUNS, too_few)

@@ -24,14 +24,14 @@ from pytest_llmbench.judge.recorded_runs import Occasion, count_groups
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
 
-_NOWHERE: Mapping[str, frozenset[str]] = MappingProxyType({})
+_UNKNOWN_NODES: Mapping[str, frozenset[str]] = MappingProxyType({})
 
 
 def make_recording(
     runs: Sequence[Measurement],
     now: datetime,
     author: str = "",
-    nodes: Mapping[str, frozenset[str]] = _NOWHERE,
+    nodes: Mapping[str, frozenset[str]] = _UNKNOWN_NODES,
     levels: str = "",
 ) -> Recording:
     """Return the recording of valid runs: means over runs, and the pooled spread within
@@ -66,12 +66,17 @@ def make_recording(
         environment=_list_environment(runs),
         groups=count_groups(occasions),
         levels=levels,
-        observed=_average_observed(runs),
+        observed=_compute_observed_medians(runs),
     )
 
 
-def _average_observed(runs: Sequence[Measurement]) -> tuple[tuple[str, float], ...]:
-    """Return the median of each observed value that all runs have, by name."""
+def _compute_observed_medians(
+    runs: Sequence[Measurement],
+) -> tuple[tuple[str, float], ...]:
+    """Return the median over the runs of each further value that all of them have.
+
+    Such values (see `Observed`) are recorded in addition to the step time.
+    """
     all_values = [dict(run.observed) for run in runs]
     shared = sorted(set(all_values[0]).intersection(*all_values))
     return tuple(
