@@ -82,10 +82,10 @@ STALLED = "not recorded: a few slow steps take more than a fifth of a run's time
 
 UNSTABLE = "not recorded: the step time of {} is not stable: {}; record runs with a stable window"
 
-OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
+SHAPE_NOTES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
 """Notes on unusual steps in the window, added to recorded values."""
 
-LOST_TIME = (
+LOST_TIME_NOTES = (
     NoteCode.WALL_CLOCK,
     NoteCode.SLOW_OUTSIDE_WINDOW,
     NoteCode.SLOW_OUTSIDE_UNCOMPARED,
@@ -146,6 +146,7 @@ def record(
         )
         for identifier in selected
     ]
+    # Collect the runs to record, the changes and the nodes behind them.
     valid_results = [result for result in chosen if not _is_invalid(result)]
     valid_runs: dict[Key, list[Measurement]] = {}
     for key in dict.fromkeys(result.case.key for result in valid_results):
@@ -158,26 +159,28 @@ def record(
         if result.judgement.changes
     }
     nodes = _collect_nodes(valid_results)
-    waived = [
+    # The entries of the file of --llmb-acknowledged that waive a rule today.
+    waivers = [
         entry
         for entry in catalog.accepted_recordings
         if _is_in_force(entry, now.date())
     ]
+    # Refuse runs that disagree or are unstable, and measure the others.
     measured: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
     for key, runs in valid_runs.items():
         levels = _describe_levels(runs, changes.get(key, ()), settings)
-        waiver = _find_waiver(key, RecordingRule.LEVELS, waived) if levels else None
-        unaccepted_levels = "" if waiver else levels
-        refusal = _find_refusal(runs, unaccepted_levels, settings)
+        waiver = _find_waiver(key, RecordingRule.LEVELS, waivers) if levels else None
+        refusal = _find_refusal(runs, "" if waiver else levels, settings)
         if refusal:
             refused[key] = refusal
             continue
         reason = waiver.reason if waiver else ""
         recording = make_recording(runs, now, author, nodes, reason)
         measured[key] = (add_logged_work(runs[0]), recording)
+    # Write the measured values, unless they drifted.
     recipes = (*catalog.recipes, *results.drafted)
-    written = _write_recorded(measured, settings.record, settings, recipes, waived)
+    written = _write_recorded(measured, settings.record, settings, recipes, waivers)
     written = replace(written, refused={**refused, **written.refused})
     outcomes = tuple(
         _add_recording(outcome, written, valid_runs, settings)
@@ -212,11 +215,12 @@ def _list_outcomes(
     explanation: tuple[str, ...] = ()
     if not written.recorded and not written.refused:
         explanation = ("nothing was recorded: no valid run was found",)
-    nothing_fails = bool(explanation) and not guarded
+    # A check fails in place of the items if `guarded`.
+    all_fail = bool(explanation) and not guarded
     outcomes = []
     for result in chosen:
         refusal = written.refused.get(result.case.key)
-        failed = refusal is not None or nothing_fails or _is_invalid(result)
+        failed = refusal is not None or all_fail or _is_invalid(result)
         judgement = _explain_not_recorded(result.judgement, refusal)
         outcomes.append(
             Outcome(
@@ -274,15 +278,18 @@ def _write_recorded(
     directory: Path,
     settings: Settings,
     recipes: Collection[Recipe],
-    waived: Sequence[AcceptedRecording],
+    waivers: Sequence[AcceptedRecording],
 ) -> _WrittenBaselines:
-    """Write the measured values that the drift budget allows, and return the result."""
+    """Write the measured values that the drift budget allows.
+
+    The result also contains the refused values. `waivers` are the entries in force.
+    """
     if not measured:
         return _WrittenBaselines()
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
-        accepted = _check_drift(measured, before, settings, waived)
+        accepted = _separate_by_drift(measured, before, settings, waivers)
         written = write_recorded(directory, list(accepted.recorded.values()), recipes)
     replaced: dict[Key, str] = {}
     for _, replaced_in_file in written:
@@ -291,16 +298,17 @@ def _write_recorded(
     return replace(accepted, files=files, replaced=replaced)
 
 
-def _check_drift(
+def _separate_by_drift(
     measured: Recorded,
     before: Mapping[Key, Baseline],
     settings: Settings,
-    waived: Sequence[AcceptedRecording],
+    waivers: Sequence[AcceptedRecording],
 ) -> _WrittenBaselines:
-    """Separate the values within the drift budget, or accepted, from the refused ones.
+    """Separate the values to record from the values that are refused.
 
-    `before` contains the recorded baselines that the values replace; the accepted
-    recordings keep these earlier values. `waived` are the entries in force.
+    A value is recorded if it is within the drift budget, or if an entry of `waivers`
+    accepts its drift. `before` contains the recorded baselines that the values replace.
+    Each value to record gets the earlier values of its baseline.
     """
     recorded: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
@@ -312,10 +320,11 @@ def _check_drift(
         refusal_text = tolerance.explain_refusal(recording, previous, budget)
         waiver = None
         if refusal_text and previous:
-            unused = [entry for entry in waived if not is_used(entry, previous)]
+            # An entry accepts one move only: a used entry is mentioned, not applied.
+            unused = [entry for entry in waivers if not is_used(entry, previous)]
             waiver = _find_waiver(key, RecordingRule.DRIFT, unused)
             if waiver is None:
-                used_entry = _find_waiver(key, RecordingRule.DRIFT, waived)
+                used_entry = _find_waiver(key, RecordingRule.DRIFT, waivers)
                 remedy = USED.format(used_entry.reason) if used_entry else ""
                 text = f"not recorded: {refusal_text}{remedy}"
                 refused[key] = Verdict.REGRESSION, Reason.DRIFTED, text
@@ -349,10 +358,10 @@ def is_used(entry: AcceptedRecording, previous: Recording) -> bool:
 
 
 def _find_waiver(
-    key: Key, rule: RecordingRule, waived: Sequence[AcceptedRecording]
+    key: Key, rule: RecordingRule, waivers: Sequence[AcceptedRecording]
 ) -> AcceptedRecording | None:
     """Return the first entry that waives a rule for a configuration."""
-    for entry in waived:
+    for entry in waivers:
         if entry.accepts is rule and fnmatchcase(key.id, entry.configuration):
             return entry
     return None
@@ -386,12 +395,12 @@ def _find_refusal(
     `levels` describes levels that the user did not accept.
     """
     trimmed = trim_windows(runs)
-    spread = _find_largest_spread(runs)
-    if max(trimmed) > min(trimmed) * (1 + spread):
+    allowed_spread = _get_allowed_spread(runs)
+    if max(trimmed) > min(trimmed) * (1 + allowed_spread):
         return (
             Verdict.INVALID,
             Reason.REPEATS_DISAGREE,
-            CONTRADICTORY.format(spread * 100, _format_range(trimmed)),
+            CONTRADICTORY.format(allowed_spread * 100, _format_range(trimmed)),
         )
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     # A few very slow steps raise the mean, but not the trimmed mean.
@@ -443,10 +452,10 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
     for run in runs:
         shape = find_shape(run)
         warm_up = [shape.warming_up] if shape.warming_up else []
-        lost_time = [note for note in run.notes if note.code in LOST_TIME]
+        lost_time = [note for note in run.notes if note.code in LOST_TIME_NOTES]
         prefix = f"{run.run.id}: " if len(runs) > 1 else ""
         for note in (*warm_up, *shape.notes, *lost_time):
-            if note.code in (*OF_SHAPES, *LOST_TIME) and note.code not in notes:
+            if note.code in (*SHAPE_NOTES, *LOST_TIME_NOTES) and note.code not in notes:
                 notes[note.code] = replace(note, statement=f"{prefix}{phrase(note)}")
     return tuple(notes.values())
 
@@ -460,6 +469,7 @@ def _describe_levels(
     faster level. `changes` are the level shifts that the trend found over the days.
     """
     trimmed = trim_windows(runs)
+    # Levels between days: a shift of the daily runs that lies between two of the runs.
     shifts = [
         level
         for level in changes
@@ -472,9 +482,10 @@ def _describe_levels(
         day = last_shift.started.date()
         change = formatting.format_difference(1 + last_shift.difference)
         return CHANGED.format(change, day, day, _format_range(trimmed), ACCEPT)
-    # A baseline file with a larger tolerance allows proportionally more noise.
+    # Levels among the runs themselves, in the order of their starts if all are known. A
+    # baseline file with a larger tolerance allows proportionally more noise.
     noise = expect_noise(
-        runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD
+        runs, settings.assumed_cv * _get_allowed_spread(runs) / LARGEST_SPREAD
     )
     dated = [
         (run.started, seconds)
@@ -502,8 +513,11 @@ def _describe_levels(
     )
 
 
-def _find_largest_spread(runs: Sequence[Measurement]) -> float:
-    """Return the largest accepted difference of runs, as a fraction of the fastest."""
+def _get_allowed_spread(runs: Sequence[Measurement]) -> float:
+    """Return the difference of runs that is allowed, as a fraction of the fastest.
+
+    This is LARGEST_SPREAD, or a larger tolerance of the baseline file.
+    """
     tolerated = (
         tolerance.fraction
         for tolerance in runs[0].baseline.tolerances

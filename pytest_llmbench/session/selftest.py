@@ -118,35 +118,44 @@ def run_selftest(
     newest, estimate = judgement.measurement, judgement.estimate
     if newest is None or estimate is None:
         return None
-    # `difference` is the logarithm of the ratio of the run's time to the baseline's.
+    # Slow down the runs from their time to the smallest slowdown that they detect.
+    # `difference` is the logarithm of the ratio of the run's time to the baseline's, so
+    # `to_baseline` changes the run's time to the baseline's.
     to_baseline = float(np.exp(-estimate.difference))
     factor = (1 + estimate.detectable) * JUST_BEYOND * to_baseline
     name = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
-    mutants = [_judge(name, judgement.runs, slow_down(factor), evidence, decide)]
+    mutants = [
+        _judge_damaged(name, judgement.runs, slow_down(factor), evidence, decide)
+    ]
     if evidence.plausible is not None:
+        # Speed up the runs until even the upper end of the interval is implausible.
         upper_end_to_baseline = float(np.exp(-estimate.high))
-        fast = (1 - evidence.plausible) * upper_end_to_baseline * WELL_BELOW
+        factor = (1 - evidence.plausible) * upper_end_to_baseline * WELL_BELOW
         name = "too fast to be true"
-        mutants.append(_judge(name, judgement.runs, slow_down(fast), evidence, decide))
+        mutants.append(
+            _judge_damaged(name, judgement.runs, slow_down(factor), evidence, decide)
+        )
+    # Damage the newest run in other ways.
     mutants += [
-        _judge(name, (newest,), change, evidence, decide)
+        _judge_damaged(name, (newest,), change, evidence, decide)
         for name, change in CHANGES.items()
     ]
     return SelfTest(identifier, estimate.detectable, tuple(mutants))
 
 
-def _judge(
+def _judge_damaged(
     name: str,
     runs: tuple[Measurement, ...],
     change: Damage,
     evidence: Evidence,
     decide: Decide,
 ) -> Mutant:
-    """Judge a configuration with some runs damaged, and return the result."""
+    """Judge a configuration again, with damaged copies in place of some runs."""
     damaged_runs = {
         id(measurement): _apply_damage(measurement, change) for measurement in runs
     }
-    if None in damaged_runs.values():
+    is_impossible = None in damaged_runs.values()
+    if is_impossible:
         return Mutant(name, None, "this log cannot express it")
     measurements = []
     for measurement in evidence.measurements:
@@ -185,7 +194,7 @@ def slow_down(factor: float) -> Damage:
 
     def change(segment: Segment, _: Measurement) -> Segment:
         steps = segment.steps
-        return _with(
+        return _replace_columns(
             segment,
             seconds=steps.seconds * factor,
             tflops_per_gpu=steps.tflops_per_gpu / factor,
@@ -200,7 +209,11 @@ def set_nan_loss(segment: Segment, measurement: Measurement) -> Segment | None:
     # A step without a printed loss cannot have a NaN either.
     steps = segment.steps
     bad = steps.has_loss & (steps.index >= _find_middle(measurement))
-    return _with(segment, loss=np.where(bad, np.nan, steps.loss)) if bad.any() else None
+    return (
+        _replace_columns(segment, loss=np.where(bad, np.nan, steps.loss))
+        if bad.any()
+        else None
+    )
 
 
 def truncate(segment: Segment, measurement: Measurement) -> Segment:
@@ -215,7 +228,7 @@ def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment 
     counted = np.isin(segment.steps.index, measurement.window_steps)
     if np.isnan(segment.steps.seconds[counted]).all():
         return None
-    return _with(segment, seconds=segment.steps.seconds / 1000)
+    return _replace_columns(segment, seconds=segment.steps.seconds / 1000)
 
 
 def remove_window(segment: Segment, measurement: Measurement) -> Segment:
@@ -239,7 +252,7 @@ def double_batch(segment: Segment, _: Measurement) -> Segment | None:
     )
     if not any(np.isfinite(column).any() for column in columns):
         return None
-    return _with(
+    return _replace_columns(
         segment,
         global_batch_size=steps.global_batch_size * 2,
         tokens_per_second_per_gpu=steps.tokens_per_second_per_gpu * 2,
@@ -250,24 +263,23 @@ def double_batch(segment: Segment, _: Measurement) -> Segment | None:
 def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
     """Make the log show that no step changed the weights.
 
-    Sets the learning rate to 0; or the gradient norm, with a loss that stays at its
-    first value; or else negates the loss.
+    Sets the learning rate to 0. Without a learning rate, sets the gradient norm to 0 and
+    the loss to a constant. Without a gradient norm, negates the loss.
     """
     steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
-        return _with(segment, learning_rate=steps.learning_rate * 0)
+        return _replace_columns(segment, learning_rate=steps.learning_rate * 0)
+    # The gate does not check the gradient norm if the log states an engine.
     if steps.has_grad_norm.any() and StatedField.ENGINE not in fields:
         # The first printed loss: a NaN would be caught as a divergence instead.
         losses = steps.loss[np.isfinite(steps.loss)]
         frozen = np.full_like(steps.loss, losses[0]) if len(losses) else steps.loss
-        return _with(segment, grad_norm=steps.grad_norm * 0, loss=frozen)
-    if (
-        segment.rewards
-        or StatedField.OBJECTIVE in fields
-        or not (steps.loss[steps.has_loss] > 0).any()
-    ):
+        return _replace_columns(segment, grad_norm=steps.grad_norm * 0, loss=frozen)
+    # A cross-entropy is never negative. The loss of training on rewards may be.
+    may_be_negative = segment.rewards or StatedField.OBJECTIVE in fields
+    if may_be_negative or not (steps.loss[steps.has_loss] > 0).any():
         return None
-    return _with(segment, loss=-steps.loss)
+    return _replace_columns(segment, loss=-steps.loss)
 
 
 def double_world_size(segment: Segment, _: Measurement) -> Segment | None:
@@ -300,7 +312,7 @@ def _find_middle(measurement: Measurement) -> int:
     return (window.first + window.last + 1) // 2
 
 
-def _with(segment: Segment, **columns: object) -> Segment:
+def _replace_columns(segment: Segment, **columns: object) -> Segment:
     """Return the segment with other values in some columns of its steps."""
     return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
 

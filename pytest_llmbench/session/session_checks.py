@@ -155,7 +155,11 @@ def _make_comparison_checks(
 
 
 def _format_row(row: ComparisonRow) -> str:
+    """Format one configuration of a comparison.
 
+    The line contains the measured and the documented value, and their difference with
+    its interval.
+    """
     name = f"{row.key.dtype} on {row.key.gpus} GPUs"
     low, high = (
         formatting.format_difference(1 + bound) for bound in (row.low, row.high)
@@ -176,9 +180,9 @@ def check_trends(
     acknowledged, or no longer, and that are at least FAILS in total.
     """
     for result, _ in judged.newest.values():
-        standing = [change for change in result.judgement.changes if change.stands]
-        if standing:
-            yield _make_trend_check(result, standing, settings, catalog.acknowledged)
+        persisting = [change for change in result.judgement.changes if change.stands]
+        if persisting:
+            yield _make_trend_check(result, persisting, settings, catalog.acknowledged)
         elif result.judgement.on_bound:
             text = _describe_flips(result.judgement)
             yield Check(
@@ -201,77 +205,82 @@ def _describe_flips(judgement: Judgement) -> str:
 
 def _make_trend_check(
     result: ConfigurationResult,
-    standing: Sequence[LevelChange],
+    persisting: Sequence[LevelChange],
     settings: Settings,
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
     """Build the check of the level changes that persist.
 
-    It fails if --llmb-trend=fail is set and a slowdown is not accepted.
+    It fails if --llmb-trend=fail is set and a slowdown is not accepted. Its verdict is
+    that of the slowdowns that are not accepted, else ACKNOWLEDGED, else the direction
+    of the last change.
     """
     from pytest_llmbench.report.wording import phrase
 
-    unaccepted = _find_unaccepted(standing)
-    accepted = [change for change in standing if change.acknowledged is not None]
-    direction = Finding.SLOWER if standing[-1].difference > 0 else Finding.FASTER
-    required, changes = settings.trend == "fail", result.judgement.changes
-    several = [f"  {phrase(change)}" for change in changes] if len(changes) > 1 else []
-    entry = (
-        _list_entry(result.case.key, changes, acknowledged)
-        if unaccepted and required
+    slowdown_text = _describe_unaccepted_slowdowns(persisting)
+    accepted = [change for change in persisting if change.acknowledged is not None]
+    if slowdown_text:
+        verdict, change_text = Finding.SLOWER, slowdown_text
+    elif accepted:
+        verdict, change_text = Finding.ACKNOWLEDGED, phrase(accepted[-1])
+    else:
+        last = persisting[-1]
+        verdict = Finding.SLOWER if last.difference > 0 else Finding.FASTER
+        change_text = phrase(last)
+    may_fail = settings.trend == "fail"
+    is_failed = may_fail and bool(slowdown_text)
+    changes = result.judgement.changes
+    change_lines = (
+        [f"  {phrase(change)}" for change in changes] if len(changes) > 1 else []
+    )
+    advice = (
+        _advise_acknowledgement(result.case.key, changes, acknowledged)
+        if is_failed
         else ()
     )
+    texts = (change_text, _describe_flips(result.judgement))
     return Check(
         kind=CheckKind.TREND,
         id=result.case.key.id,
-        status=Status.FAILED if unaccepted and required else Status.PASSED,
-        verdict=Finding.SLOWER
-        if unaccepted
-        else Finding.ACKNOWLEDGED
-        if accepted
-        else direction,
-        text="; ".join(
-            filter(
-                None,
-                (
-                    unaccepted or phrase((accepted or standing)[-1]),
-                    _describe_flips(result.judgement),
-                ),
-            )
-        ),
-        lines=(*several, *entry),
+        status=Status.FAILED if is_failed else Status.PASSED,
+        verdict=verdict,
+        text="; ".join(filter(None, texts)),
+        lines=(*change_lines, *advice),
         # A session without a newly judged run must not pass because of old runs.
-        decides=required and result.judgement.verdict in JUDGED,
+        decides=may_fail and result.judgement.verdict in JUDGED,
         about=(result.case.key,),
     )
 
 
-def _list_entry(
+def _advise_acknowledgement(
     key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]
 ) -> tuple[str, ...]:
-    """Return the lines of an acknowledgement for the last persisting change.
+    """Return the lines of the acknowledgement that accepts the only persisting slowdown.
 
-    Returns advice instead if an existing entry has expired, starts within a week of the
-    change, or accepts a later change that was reverted, and if the change is too large
-    for an entry. Returns nothing for several changes, which one entry cannot accept.
+    Returns other advice if an existing entry must be changed first, or if the slowdown
+    is too large for an entry. Returns nothing for several slowdowns, which one entry
+    cannot accept.
     """
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.session.acknowledgements import RECORD_INSTEAD, SAME_CHANGE
 
-    slower = _select_unaccepted([change for change in changes if change.stands])
+    persisting = [change for change in changes if change.stands]
+    slower = _select_unaccepted_slowdowns(persisting)
     if len(slower) != 1:
         return ()
+    # An entry has expired.
     if slower[0].expired is not None:
         return (
             f"to accept it for longer, set a later day in `expires`: {slower[0].expired.place}",
         )
+    # An entry starts in the same week.
     since = slower[0].started.date()
     for acknowledgement in select_covering(key.id, acknowledged):
         if abs(acknowledgement.since - since) <= SAME_CHANGE:
             reason = "it starts within a week of this change, so a second entry would be refused"
             return f"to accept it, change the entry of {acknowledgement.place}:", reason
-    # Changes that were reverted before this day are visible in the earlier runs. Only
-    # later entries are a problem.
+    # A later entry accepts a change that was reverted. Earlier entries are no problem:
+    # the runs before this slowdown show that their changes were reverted.
     reverted = {change.acknowledged for change in changes if change.partly_taken_back}
     later = [
         acknowledgement.place
@@ -301,27 +310,31 @@ def _list_entry(
     )
 
 
-def _select_unaccepted(standing: Sequence[LevelChange]) -> list[LevelChange]:
+def _select_unaccepted_slowdowns(changes: Sequence[LevelChange]) -> list[LevelChange]:
     """Return the slowdowns that are not acknowledged."""
     return [
         change
-        for change in standing
+        for change in changes
         if change.difference > 0 and change.acknowledged is None
     ]
 
 
-def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
-    """Describe the unacknowledged slowdowns; "" if they are too small to fail."""
+def _describe_unaccepted_slowdowns(changes: Sequence[LevelChange]) -> str:
+    """Describe the slowdowns that are not acknowledged.
+
+    Describes the last one of at least FAILS, else their total. "" if the total is
+    smaller than FAILS.
+    """
     from pytest_llmbench.report.wording import phrase
 
-    slower = _select_unaccepted(standing)
+    slower = _select_unaccepted_slowdowns(changes)
     large = [change for change in slower if change.difference >= FAILS]
     if large:
         return phrase(large[-1])
-    together = math.prod(1 + change.difference for change in slower)
-    if together < 1 + FAILS:
+    total_ratio = math.prod(1 + change.difference for change in slower)
+    if total_ratio < 1 + FAILS:
         return ""
-    return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {phrase(slower[-1])}"
+    return f"{formatting.format_difference(total_ratio)} in {len(slower)} changes, the last: {phrase(slower[-1])}"
 
 
 # --- slow nodes -----------------------------------------------------------------------

@@ -141,6 +141,7 @@ class SessionHistory:
                 started is None or stored.started <= started
             ):
                 day = str(stored.started.date())
+                # Of two valid or two invalid runs of a day, the later one counts.
                 by_day[day] = max(
                     stored, by_day.get(day, stored), key=attrgetter("valid")
                 )
@@ -149,7 +150,10 @@ class SessionHistory:
     def read_noise(
         self, cluster: str, configurations: Collection[str]
     ) -> dict[str, Noise]:
-        """Return the noise in earlier A/Bs on a cluster, by configuration id."""
+        """Return the noise between runs on a cluster, by configuration id.
+
+        It is pooled over the earlier A/B tests, which measured it.
+        """
         from pytest_llmbench.history.paired_noise import read_noises
         from pytest_llmbench.judge.noise import pool
 
@@ -226,6 +230,7 @@ class SessionHistory:
         """
         from pytest_llmbench.history.record import write
 
+        # SQLite itself waits for a locked file, so a file gets only the last attempt.
         for pause in () if self.place.file else PAUSES:
             try:
                 write(self.place, record)
@@ -254,7 +259,10 @@ def describe_origin(
 def _save_to_file(
     session: SessionDocument, folders: Sequence[Path], store_name: str
 ) -> str:
-    """Save a session that the store `store_name` could not take; say where."""
+    """Save a session that could not be written to the store `store_name`.
+
+    Returns the path of the file and the command to store it later, as a sentence.
+    """
     from pytest_llmbench.session.unsaved import write_unsaved
 
     try:

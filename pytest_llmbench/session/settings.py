@@ -219,12 +219,12 @@ def list_outputs(settings: Settings) -> dict[str, Path | None]:
 def _list_inputs(
     settings: Settings, values: OptionValues, directory: Path
 ) -> dict[str, Path | None]:
-    """Return the user's files that the session reads, by flag.
+    """Return the user's files that no output may overwrite, by flag.
 
-    For a folder of baselines, contains an output file with a YAML suffix in that folder:
-    a later session would read it as a baseline.
+    These are the files that the session reads. Outputs with a YAML suffix in a folder of
+    baselines are returned, too: a later session would read them as baselines.
     """
-    written = [
+    yaml_outputs = [
         output
         for output in list_outputs(settings).values()
         if output and output.suffix.lower() in SUITES
@@ -238,7 +238,7 @@ def _list_inputs(
         **{
             f"--llmb-baselines={path}": output
             for path in settings.baselines
-            for output in written
+            for output in yaml_outputs
             if path in output.parents
         },
         "--llmb-acknowledged": settings.acknowledged,
@@ -374,7 +374,8 @@ def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:
             yield flag
     required = set(values.get("llmb_require") or ())
     required_in_ini = set(ini.get("llmb_require") or ())
-    if required and "all" not in required and not required_in_ini <= required:
+    drops_requirement = "all" not in required and not required_in_ini <= required
+    if required and drops_requirement:
         yield "--llmb-require"
 
 

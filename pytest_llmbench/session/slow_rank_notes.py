@@ -118,6 +118,7 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
                 _read_within(Stream(files.read_blocks(log), log)), *bounds
             )
         blocks = _read_within(Stream(files.read_blocks(archive), archive))
+        # If several members have the name of the log, the last one counts.
         for _, data in read_unlisted(archive, blocks, [log]):
             reports = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
     except LogError:
@@ -133,11 +134,11 @@ def _find_bounds(measurement: Measurement) -> Bounds:
     """
     log = measurement.measured_log
     segments = () if log is None else log.segments
-    number = measurement.segment - 1
-    begin = segments[number - 1].last_line if 0 < number <= len(segments) else 0
-    end = (
-        segments[number + 1].first_line if 0 <= number < len(segments) - 1 else math.inf
-    )
+    # Segments are numbered from 1; 0 means that no segment was measured.
+    index = measurement.segment - 1
+    has_previous, has_next = 0 < index <= len(segments), 0 <= index < len(segments) - 1
+    begin = segments[index - 1].last_line if has_previous else 0
+    end = segments[index + 1].first_line if has_next else math.inf
     return begin, end
 
 
