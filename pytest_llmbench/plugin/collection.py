@@ -194,7 +194,7 @@ def register_check_fixtures(config: pytest.Config) -> None:
 def _make_check_fixture(name: str, docstring: str) -> object:
     """Make the fixture of a check, with the docstring for `pytest --fixtures`."""
 
-    def describe_check(request: pytest.FixtureRequest) -> Check:
+    def provide_check(request: pytest.FixtureRequest) -> Check:
         case = get_case(request)
         check, outcome = get_session(request.config).describe_check(case)
         # Judged runs have their own verdicts, so this check need not be reported.
@@ -210,8 +210,8 @@ def _make_check_fixture(name: str, docstring: str) -> object:
         return check
 
     # `pytest --fixtures` shows the docstring of the function.
-    describe_check.__doc__ = docstring
-    return pytest.fixture(name=name)(describe_check)
+    provide_check.__doc__ = docstring
+    return pytest.fixture(name=name)(provide_check)
 
 
 def select_by_id(config: pytest.Config, items: list[pytest.Item]) -> None:

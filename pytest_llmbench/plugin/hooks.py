@@ -172,6 +172,7 @@ def _make_printer(config: pytest.Config) -> Callable[[str], None]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
 
     def print_line(line: str) -> None:
+        """Print a line, with secrets redacted; nothing under `-p no:terminal`."""
         if reporter is not None:
             # A closed terminal must not stop the launch.
             with suppress(OSError):
@@ -414,6 +415,7 @@ def _finish(session: pytest.Session, state: Session) -> None:
     if state.ended_early:
         session.exitstatus = session.exitstatus or int(state.has_launch_problems)
         return
+    # The items passed, but no verdict is among them.
     if (
         session.exitstatus == pytest.ExitCode.OK
         and expects_verdicts
@@ -421,6 +423,7 @@ def _finish(session: pytest.Session, state: Session) -> None:
     ):
         state.failures.append("nothing was judged: no test with a verdict was finished")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    # An item failed, but pytest does not know it.
     if session.exitstatus == pytest.ExitCode.OK and any(
         item.status == "failed" for item in state.finished_outcomes
     ):
@@ -428,6 +431,7 @@ def _finish(session: pytest.Session, state: Session) -> None:
             "a failed item was reported as passed: a conftest or a plugin changed its report"
         )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    # The selection matched no item.
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expects_verdicts:
         state.failures.append(NOTHING_SELECTED)
     state.add_selection_cautions(list_selecting_options(config))

@@ -215,7 +215,8 @@ def _discard_unread(
 ) -> Callable[..., None]:
     """Wrap `write` so that output without a reader is discarded; `flush` empties it."""
 
-    def attempt(*arguments: Any, **options: Any) -> None:
+    def write_or_discard(*arguments: Any, **options: Any) -> None:
+        """Call `write`; after an error of a closed pipe or terminal, discard output."""
         try:
             write(*arguments, **options)
         except OSError as error:
@@ -225,7 +226,7 @@ def _discard_unread(
             # Discard the buffer now: pytest's capture will restore the old output.
             flush()
 
-    return attempt
+    return write_or_discard
 
 
 # --- files ----------------------------------------------------------------------------

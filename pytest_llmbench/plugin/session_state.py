@@ -520,8 +520,8 @@ class Session:
     def add_selection_cautions(self, options: str) -> None:
         """Add cautions about failures and newer runs that the session did not show.
 
-        These are items that the selection (`options`) left out, items that did not run,
-        and newer unmatched runs.
+        These are items that the selection left out, items that did not run, and newer
+        unmatched runs. `options` are the selecting options, such as `-k and -m`.
         """
         from pytest_llmbench.session.cautions import (
             caution_newer,

@@ -60,8 +60,10 @@ def caution_without_verdict(
 def _caution_silent(
     results: SessionResults, selected: Sequence[ConfigurationResult]
 ) -> Iterator[Caution]:
-    """Yield one caution that names the judged configurations whose next run is overdue
-    although other configurations ran."""
+    """Yield one caution that names the judged configurations whose next run is overdue.
+
+    A configuration is overdue if others of a similar rhythm ran in the meantime.
+    """
     judged = {
         result.case.key
         for result in selected

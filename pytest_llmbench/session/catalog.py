@@ -120,8 +120,8 @@ class Catalog:
         return replace(
             self,
             baselines={
-                key: of_key
-                for key, of_key in self.baselines.items()
+                key: key_baselines
+                for key, key_baselines in self.baselines.items()
                 if key not in unrequested
             },
         )
@@ -217,6 +217,7 @@ def _needs_tables(settings: Settings, catalog: Catalog) -> bool:
     """True if an option may name a configuration of the tables, or a user's file
     contains one."""
     keys = catalog.baselines.keys()
+    # A release or GPU type that no other baseline has may be in a table.
     releases, gpus = {key.release for key in keys}, {key.gpu for key in keys}
     unknown_releases = {settings.release, settings.baseline_release} - {"", *releases}
     unknown_gpus = {settings.gpu} - {"", *gpus}
@@ -287,10 +288,10 @@ def _is_requested(key: Key, patterns: Iterable[str]) -> bool:
 def select_tolerance(settings: Settings, baseline: Baseline) -> Tolerance:
     """Return the tolerance that allows the smallest step time.
 
-    For each metric, a tolerance on the command line replaces that of the ini file, which
-    replaces that of the baseline file, which replaces the default (step time +5 %). A
-    tolerance on another metric can only lower the limit. --llmb-certify also applies the
-    baseline file's tolerances, unless a tolerance was given on the command line.
+    The tolerance on a metric is that of the command line, else of the ini file, else of
+    the baseline file; that on the step time is by default +5 %. A tolerance on another
+    metric can only lower the limit. --llmb-certify also applies the baseline file's
+    tolerances, unless a tolerance was given on the command line.
     """
     tolerances = merge_tolerances(
         [DEFAULT_TOLERANCE], baseline.tolerances, settings.tolerances
@@ -585,9 +586,9 @@ def _list_workloads(
                 "found several workloads in one entry, or a repeated one, expected one entry for each workload",
             )
             continue
-        ((name, of_workload),) = workload.values.items()
+        ((name, contents),) = workload.values.items()
         names.add(name)
-        for dtype in of_workload["dtypes"]:
+        for dtype in contents["dtypes"]:
             yield name, workload.lines[name], dtype
 
 
@@ -604,12 +605,12 @@ def _find_keys(
     release. Configurations with a task, scaling or variant are yielded only if there
     are no others. Calls `report_line` if there is no baseline.
     """
-    of_workload = [
+    workload_keys = [
         key
         for key, names in _list_keys_with_names(recipes, settings.release)
         if name.casefold() in names
     ]
-    if not of_workload:
+    if not workload_keys:
         known_names = sorted(
             {
                 f"pretrain_{key.recipe}_{key.size}"
@@ -623,10 +624,10 @@ def _find_keys(
         return
     gpu, dtype, scale = cell
     # An id includes the number of GPUs, so that the scale of the suite file is ignored.
-    named_by_id = [key for key in of_workload if key.id.casefold() == name.casefold()]
+    named_by_id = [key for key in workload_keys if key.id.casefold() == name.casefold()]
     matching = [
         key
-        for key in of_workload
+        for key in workload_keys
         if (key.gpu, key.dtype) == (gpu, dtype)
         and (key.gpus == scale or key in named_by_id)
     ]
@@ -635,7 +636,7 @@ def _find_keys(
             sorted(
                 {
                     f"{key.dtype} on {key.gpus} {key.gpu}"
-                    for key in of_workload
+                    for key in workload_keys
                     if key.gpu == gpu
                 }
             )

@@ -321,8 +321,14 @@ def _select_in_force(
 
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
         return []
-    of_key = select_covering(judgement.baseline.key.id, session.catalog.acknowledged)
-    return [entry for entry in of_key if entry.since <= session.today <= entry.expires]
+    covering_entries = select_covering(
+        judgement.baseline.key.id, session.catalog.acknowledged
+    )
+    return [
+        entry
+        for entry in covering_entries
+        if entry.since <= session.today <= entry.expires
+    ]
 
 
 def _list_baseline_cautions(
@@ -372,10 +378,10 @@ def _find_recorded(judgements: Sequence[Judgement], catalog: Catalog) -> list[Ba
     for judgement in judgements:
         deciding = judgement.baseline
         if deciding.kind is BaselineKind.RECORDED:
-            of_key = catalog.baselines.get(deciding.key, ())
+            key_baselines = catalog.baselines.get(deciding.key, ())
             in_files = (
                 baseline
-                for baseline in of_key
+                for baseline in key_baselines
                 if baseline.kind is BaselineKind.RECORDED
             )
             recorded.append(next(in_files, deciding))
@@ -496,6 +502,7 @@ def _list_outcome_cautions(
     configurations: Sequence[ConfigurationOutcome], session: JudgedSession
 ) -> Iterator[Caution]:
     """Yield the selected items without a verdict: stale, skipped, or without a run."""
+    # The reader of the command line knows a limit that was typed.
     stale_count = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
     origin = find_origin(session.settings.origins, "--llmb-max-age")
     limit = session.settings.max_age
@@ -554,9 +561,10 @@ def _list_without_verdict(
 
 
 def _get_absence(outcome: ConfigurationOutcome) -> str:
-    """Return the verdict of a configuration without an answer, such as MISSING.
+    """Return the verdict of a configuration that was not judged, such as MISSING.
 
-    "" if the configuration was judged, failed, or ran for another purpose.
+    "" if the configuration was judged, failed, or ran for another purpose such as a
+    profile.
     """
     # A user's test may pass without looking at the verdict.
     is_ignored = outcome.status == "passed" and outcome.overruled in ABSENT

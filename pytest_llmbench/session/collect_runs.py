@@ -862,12 +862,15 @@ def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
     Explains the first dialect whose `find` text is in the log, or the user's only
     dialect.
     """
+    user_dialects = [
+        definition for definition in catalog.definitions if not definition.shipped
+    ]
+    is_only_dialect = len(user_dialects) == 1
     unread = [
         dialect
         for log in run.logs
         for dialect in log.unread
-        if dialect.count
-        or sum(not definition.shipped for definition in catalog.definitions) == 1
+        if dialect.count or is_only_dialect
     ]
     return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
 

@@ -137,12 +137,14 @@ def draft_baselines(
         groups[_find_dialect(logs), _make_match(run, logs, settings)].append(run)
     existing = {key: baselines[0] for key, baselines in catalog.baselines.items()}
     drafts = []
-    for (dialect, match), of_group in groups.items():
-        facts = describe_run(of_group[0], settings.gpu, stated)
-        baseline = _make_baseline(of_group, dialect, match, facts, _list_peaks(catalog))
+    for (dialect, match), group_runs in groups.items():
+        facts = describe_run(group_runs[0], settings.gpu, stated)
+        baseline = _make_baseline(
+            group_runs, dialect, match, facts, _list_peaks(catalog)
+        )
         baseline = _make_key_unique(baseline, facts, existing)
         existing[baseline.key] = baseline
-        drafts.append(_make_draft(baseline, of_group, facts))
+        drafts.append(_make_draft(baseline, group_runs, facts))
     return Drafts(tuple(drafts), (*_list_similar_paths(drafts), *refused))
 
 
@@ -321,22 +323,26 @@ def _make_key_unique(
     that differs in these gets another release, which is another file. Within a file,
     drafts are distinguished by their variant.
     """
-    key, head = baseline.key, _get_head(baseline)
+    key, shared_values = baseline.key, _get_shared_values(baseline)
     numbers = range(2, len(existing) + 3)  # more numbers than baselines: one is free
     releases = [OWN, *[f"{OWN}-{number}" for number in numbers]]
+    # The first release of the recipe whose file has the same values, or no file.
     others = [other for other in existing.values() if other.key.recipe == key.recipe]
     occupied_releases = {
-        other.key.release for other in others if _get_head(other) != head
+        other.key.release
+        for other in others
+        if _get_shared_values(other) != shared_values
     }
     free_releases = [name for name in releases if name not in occupied_releases]
     key = replace(key, release=free_releases[0])
+    # The first variant that no key of this release has.
     variants = ["", described.summarise(), *[f"v{number}" for number in numbers]]
     keys = [replace(key, variant=variant) for variant in variants]
     key = next(candidate for candidate in keys if candidate not in existing)
     return replace(baseline, configuration=replace(baseline.configuration, key=key))
 
 
-def _get_head(baseline: Baseline) -> tuple[object, ...]:
+def _get_shared_values(baseline: Baseline) -> tuple[object, ...]:
     """Return the values that all baselines of one file share: dialect, steps, window."""
     first_and_last = baseline.window[:2]
     return baseline.dialect, baseline.steps, first_and_last

@@ -288,8 +288,8 @@ def measure_runs(
 ) -> Measured:
     """Measure runs, newest first, against all baselines of their configurations.
 
-    If `judged` is "newest", runs older than the newest comparable run are measured for
-    their step time only. Without `settings`, the default tolerance applies. Also adds
+    If `judged` is "newest", runs older than the newest run that is not excluded are
+    measured for their step time only. Without `settings`, the default tolerance applies. Also adds
     the weak-scaling efficiencies.
     """
     by_key: dict[Key, list[Run]] = defaultdict(list)
@@ -319,7 +319,7 @@ def _measure_against(
         if settings is None
         else select_tolerance(settings, baseline).factor - 1
     )
-    # True up to the newest comparable run, which is the judged one.
+    # True up to the newest run that is not excluded, which is the judged one.
     is_measured_fully = True
     for run in runs:
         measurement = measure(
@@ -368,9 +368,9 @@ def judge_measured(
     """
     by_id = {}
     evidence_by_key = collect_evidence(measured, settings, catalog, now, past)
-    for key, of_key in evidence_by_key.items():
-        for case, of_case in _list_cases(key, of_key, settings.runs):
-            evidence = apply_acknowledged_levels(of_case, settings, catalog)
+    for key, key_evidence in evidence_by_key.items():
+        for case, case_evidence in _list_cases(key, key_evidence, settings.runs):
+            evidence = apply_acknowledged_levels(case_evidence, settings, catalog)
             # The evidence is kept for the later comparisons between configurations.
             by_id[case.id] = (judge_case(case, evidence), evidence)
     return JudgedConfigurations(by_id)
@@ -401,7 +401,8 @@ def collect_evidence(
         has_runs = any(per_baseline)
         if has_runs:  # without a run there is nothing to doubt
             evidence = [
-                _add_doubts(of_baseline, settings, catalog) for of_baseline in evidence
+                _add_doubts(baseline_evidence, settings, catalog)
+                for baseline_evidence in evidence
             ]
         evidence_by_key[key] = tuple(evidence)
     # The prior pools all configurations, since one alone has too few runs.
@@ -412,7 +413,8 @@ def collect_evidence(
     prior = estimate_prior(earlier_runs, settings.assumed_cv)
     return {
         key: tuple(
-            dataclasses.replace(of_baseline, prior=prior) for of_baseline in evidence
+            dataclasses.replace(baseline_evidence, prior=prior)
+            for baseline_evidence in evidence
         )
         for key, evidence in evidence_by_key.items()
     }
@@ -442,8 +444,8 @@ def apply_acknowledged_levels(
     """
     entries = catalog.acknowledged if settings.record is None else ()
     return tuple(
-        apply_acknowledgements(accept_reasons(of_baseline, entries), entries)
-        for of_baseline in per_baseline
+        apply_acknowledgements(accept_reasons(baseline_evidence, entries), entries)
+        for baseline_evidence in per_baseline
     )
 
 
@@ -494,6 +496,7 @@ def _add_stored_commits(
     The commit is that of the first session that judged the run.
     """
     keys = _list_run_keys(measurement.run for measurement in per_baseline[0])
+    # Comparing the job ids first avoids computing the keys of most stored runs.
     jobs = {job_id for job_id, _ in keys}
     commits: dict[tuple[str, str | datetime], str] = {}
     for stored in past:
@@ -544,10 +547,14 @@ def _list_cases(
     for position, label in enumerate(labels):
         # Several runs may have the same job id or no job id, but ids must be unique.
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
-        of_case = tuple(
+        case_evidence = tuple(
             dataclasses.replace(
-                of_baseline, measurements=of_baseline.measurements[position:]
+                baseline_evidence,
+                measurements=baseline_evidence.measurements[position:],
             )
-            for of_baseline in per_baseline
+            for baseline_evidence in per_baseline
         )
-        yield Case(f"{key.id}-{unique}", key, measurements[position].run.id), of_case
+        yield (
+            Case(f"{key.id}-{unique}", key, measurements[position].run.id),
+            case_evidence,
+        )

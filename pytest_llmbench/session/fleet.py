@@ -125,6 +125,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     )
 
     def warn(judgement: Judgement, _: Evidence) -> Judgement:
+        """Add a note to a judgement if its adjusted p-value is below LEVEL."""
         probability = adjusted.get(judgement.baseline.key, 1.0)
         if (
             probability >= LEVEL
@@ -183,6 +184,7 @@ def with_changes(
         since = max((change.first_run for change in changes), default=0)
         return replace(
             judgement,
+            # The other daily runs are stored runs.
             daily_runs=tuple(
                 [run for run in earlier[key] if isinstance(run, DailyRun)]
             ),
@@ -270,6 +272,7 @@ def with_efficiencies(
     def add_efficiency(
         result: ConfigurationResult, _: tuple[Evidence, ...]
     ) -> ConfigurationResult:
+        """Add the efficiency of one configuration to its measurement."""
         key = result.case.key
         if key not in efficiencies:
             return result

@@ -28,13 +28,14 @@ def with_last_good(
     """
 
     def add_last_good(
-        result: ConfigurationResult, of_baselines: tuple[Evidence, ...]
+        result: ConfigurationResult, per_baseline: tuple[Evidence, ...]
     ) -> ConfigurationResult:
+        """Add the last good run to one result; `per_baseline` is its evidence."""
         judgement = result.judgement
         is_failed = is_red(judgement, settings.rules, required=True)
         if not is_failed or judgement.verdict in ABSENT:
             return result
-        evidence = result.pick_deciding(of_baselines)
+        evidence = result.pick_deciding(per_baseline)
         last = find_last_good(judgement, evidence, past.get(result.case.key, ()))
         return replace(result, judgement=replace(judgement, last_good=last))
 

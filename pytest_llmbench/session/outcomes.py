@@ -99,6 +99,7 @@ class JudgedConfigurations:
         def change_newest(
             result: ConfigurationResult, evidence: tuple[Evidence, ...]
         ) -> ConfigurationResult:
+            """Change the judgement of a newest run; return other results unchanged."""
             if result.case.id not in newest:
                 return result
             return replace(
@@ -260,7 +261,9 @@ def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
     from pytest_llmbench.judge.final_verdict import judge_evidence
 
     alone = bool(case.run_id)
-    judgements = [judge_evidence(of_baseline, alone=alone) for of_baseline in evidence]
+    judgements = [
+        judge_evidence(baseline_evidence, alone=alone) for baseline_evidence in evidence
+    ]
     return ConfigurationResult(case, *pick_worst(judgements, evidence[0].rules))
 
 

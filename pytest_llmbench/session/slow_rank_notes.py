@@ -39,6 +39,7 @@ def with_slow_ranks(
     def quote(
         result: ConfigurationResult, _: tuple[Evidence, ...]
     ) -> ConfigurationResult:
+        """Add the reports to one result if it failed and is slow."""
         judgement = result.judgement
         failed = is_red(judgement, settings.rules, required=True)
         is_slow = judgement.verdict in SLOW
