@@ -216,13 +216,13 @@ def _make_check_fixture(name: str, docstring: str) -> object:
 
 def select_by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect items whose node ids were not requested, if any ids were given."""
-    requested = list_requested_ids(config)
-    if not requested:
+    requested_ids = list_requested_ids(config)
+    if not requested_ids:
         return
     selected = [
         item
         for item in items
-        if any(_is_under(item.nodeid, node) for node in requested)
+        if any(_is_under(item.nodeid, node) for node in requested_ids)
     ]
     deselected = set(items).difference(selected)
     if deselected:
@@ -308,12 +308,14 @@ def pytest_collection_modifyitems(
         collected += uncovered_checks
         deselected_by_name.update(uncovered_checks)
     # First the item that fails if nothing is judged, together with configurations.
-    restored = _select_guard_or_configurations(collected, deselected_by_name, items)
-    items += restored
+    restored_items = _select_guard_or_configurations(
+        collected, deselected_by_name, items
+    )
+    items += restored_items
     # Then the items about the configurations that are selected by now.
-    related = _select_related(collected, deselected_by_name, items)
-    items += related
-    _correct_deselected(config, [*restored, *related])
+    related_items = _select_related(collected, deselected_by_name, items)
+    items += related_items
+    _correct_deselected(config, [*restored_items, *related_items])
     return result
 
 

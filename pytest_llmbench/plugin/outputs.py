@@ -135,15 +135,15 @@ def _list_remarks(session: Session) -> list[str]:
             f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)"
         )
     remarks += [*_explain_no_judged_run(session), *results.remarks]
-    reported = {
+    reported_ids = {
         outcome.id for outcome in session.finished_outcomes if outcome.kind == "stray"
     }
-    unreported = [run for run in results.unmatched if run.id not in reported]
+    unreported_runs = [run for run in results.unmatched if run.id not in reported_ids]
     remarks += [
         f"{run.reason.upper()}, not judged: {run.id}: {run.summary}"
-        for run in unreported[:MOST_UNMATCHED_REMARKS]
+        for run in unreported_runs[:MOST_UNMATCHED_REMARKS]
     ]
-    if len(unreported) > MOST_UNMATCHED_REMARKS:
+    if len(unreported_runs) > MOST_UNMATCHED_REMARKS:
         limit = f"at most {MOST_UNMATCHED:,} have an item, the last one for all others; `llmbench summary` lists all"
         advice = (
             limit
@@ -151,7 +151,7 @@ def _list_remarks(session: Session) -> list[str]:
             else "--llmb-unmatched=fail creates an item for each"
         )
         remarks.append(
-            f"{len(unreported) - MOST_UNMATCHED_REMARKS:,} more runs were not judged: {advice}"
+            f"{len(unreported_runs) - MOST_UNMATCHED_REMARKS:,} more runs were not judged: {advice}"
         )
     if cost := sum_session(
         select_worst(session.finished_outcomes), results.planned_hours
@@ -442,21 +442,21 @@ def _render_page(
     from pytest_llmbench.report.html import render
 
     # The page also shows unmatched runs without an item.
-    reported = {outcome.id for outcome in outcomes if outcome.kind == "stray"}
-    listed = [
+    reported_ids = {outcome.id for outcome in outcomes if outcome.kind == "stray"}
+    unmatched_documents = [
         redact_texts(
             replace(describe_unmatched_run(run, session.directory), status="skipped"),
             session.redactor,
         )
         for run in session.results.unmatched
-        if session.settings.unmatched == "list" and run.id not in reported
+        if session.settings.unmatched == "list" and run.id not in reported_ids
     ]
     foot = [
         (label, session.redactor.redact(text))
         for label, text in _list_foot(session, ending)
     ]
     page = render(
-        [*outcomes, *listed],
+        [*outcomes, *unmatched_documents],
         session.now,
         session.results.planned_hours,
         ending,

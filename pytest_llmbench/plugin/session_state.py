@@ -539,19 +539,19 @@ class Session:
             self.selection, self.finished_ids, self.unjudged_ids, labels, selected_by
         )
         if self.settings.record is None:
-            reported = {
+            reported_ids = {
                 item.id for item in self.finished_outcomes if item.kind == "stray"
             }
-            left_out = {
+            left_out_ids = {
                 name
                 for _, name in (*self.selection.left_out, *self.selection.deselected)
             }
-            unreported = (
+            unreported_runs = (
                 run
                 for run in self.results.unmatched
-                if run.id not in reported | left_out
+                if run.id not in reported_ids | left_out_ids
             )
-            self.noticed += caution_newer(self.results, self.selection, unreported)
+            self.noticed += caution_newer(self.results, self.selection, unreported_runs)
 
     @property
     def has_judged(self) -> bool:

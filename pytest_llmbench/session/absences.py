@@ -64,17 +64,20 @@ def _caution_silent(
 
     A configuration is overdue if others of a similar rhythm ran in the meantime.
     """
-    judged = {
+    judged_keys = {
         result.case.key
         for result in selected
         if result.judgement.measurement is not None
     }
-    silent = [silence for silence in results.silences if silence.key in judged]
-    if silent:
+    judged_silences = [
+        silence for silence in results.silences if silence.key in judged_keys
+    ]
+    if judged_silences:
         labels = [
-            f"{silence.key.id} (last {silence.last:%Y-%m-%d})" for silence in silent
+            f"{silence.key.id} (last {silence.last:%Y-%m-%d})"
+            for silence in judged_silences
         ]
-        newest_start = max(silence.others for silence in silent)
+        newest_start = max(silence.others for silence in judged_silences)
         text = f"no run of {formatting.join_first(labels, MOST_NAMES)}, although others ran on {newest_start:%Y-%m-%d}"
         yield Caution(CautionCode.SILENT, text)
 
@@ -119,10 +122,14 @@ def _list_newer(
 
     Yields all runs if none was judged, or if the judgement is about an excluded run.
     """
-    judged = result.judgement.measurement
+    judged_run = result.judgement.measurement
     # The runs are sorted, newest first.
     for run in results.measurements.get(result.case.key, ()):
-        if judged is not None and run.run is judged.run and judged.excluded is None:
+        if (
+            judged_run is not None
+            and run.run is judged_run.run
+            and judged_run.excluded is None
+        ):
             return
         yield run
 
@@ -133,13 +140,13 @@ def _caution_newer_stored(
     """Yield one caution that names the newer runs that only the history contains,
     failed runs first."""
     keys = {result.case.key for result in selected}
-    newer = [
+    newer_runs = [
         (key, stored) for key, stored in results.newer_stored.items() if key in keys
     ]
-    newer.sort(key=lambda pair: pair[1].status == Status.PASSED)
-    if newer:
+    newer_runs.sort(key=lambda pair: pair[1].status == Status.PASSED)
+    if newer_runs:
         runs = formatting.join_first(
-            [f"{key.id} ({_describe_stored(stored)})" for key, stored in newer],
+            [f"{key.id} ({_describe_stored(stored)})" for key, stored in newer_runs],
             MOST_NAMES,
         )
         yield Caution(
@@ -161,19 +168,19 @@ def _caution_retried(
     Runs of a launch are ignored: a launch reports its own retries.
     """
     for result in selected:
-        judged = result.judgement.measurement
+        judged_run = result.judgement.measurement
         is_good = result.judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
         if (
             is_good
-            and judged is not None
-            and judged.started is not None
-            and not judged.run.found.launch
+            and judged_run is not None
+            and judged_run.started is not None
+            and not judged_run.run.found.launch
         ):
             same_day = [
-                judged,
+                judged_run,
                 *_list_same_day_runs(
-                    judged,
-                    judged.started,
+                    judged_run,
+                    judged_run.started,
                     results.measurements.get(result.case.key, ()),
                 ),
             ]

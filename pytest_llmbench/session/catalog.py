@@ -108,21 +108,21 @@ class Catalog:
         Keeps those in `keys`, in suite files and in the options of `settings`.
         """
         keys_only_in_tables = self.keys_only_in_tables
-        needed = {*keys, *self.required_runs}
+        needed_keys = {*keys, *self.required_runs}
         patterns = _list_requested(
             settings, self.baselines.keys() - keys_only_in_tables
         )
-        unrequested = {
+        unrequested_keys = {
             key
             for key in keys_only_in_tables
-            if key not in needed and not _is_requested(key, patterns)
+            if key not in needed_keys and not _is_requested(key, patterns)
         }
         return replace(
             self,
             baselines={
                 key: key_baselines
                 for key, key_baselines in self.baselines.items()
-                if key not in unrequested
+                if key not in unrequested_keys
             },
         )
 
@@ -157,8 +157,8 @@ class Catalog:
         """Return `82 configurations in 5 files, 3 recorded here`, without tables."""
         recorded_count = sum(
             baseline.kind is BaselineKind.RECORDED
-            for chosen in self.baselines.values()
-            for baseline in chosen
+            for key_baselines in self.baselines.values()
+            for baseline in key_baselines
         )
         configurations = formatting.count_noun(
             len(self.baselines) - len(self.keys_only_in_tables), "configuration"
@@ -207,9 +207,12 @@ def add_tables(
     if not tables or catalog.tables:
         return catalog
     recipes = (*catalog.recipes, *tables)
-    chosen = {**catalog.baselines, **_choose_baselines(recipes, settings)}
+    chosen_baselines = {**catalog.baselines, **_choose_baselines(recipes, settings)}
     return replace(
-        catalog, recipes=recipes, baselines=dict(sorted(chosen.items())), tables=tables
+        catalog,
+        recipes=recipes,
+        baselines=dict(sorted(chosen_baselines.items())),
+        tables=tables,
     )
 
 
@@ -239,12 +242,12 @@ def _choose_baselines(
 
     With --llmb-timed=document, their windows are those that the documents timed.
     """
-    chosen = _choose_by_kind(recipes, settings.against)
+    chosen_baselines = _choose_by_kind(recipes, settings.against)
     if settings.timed != TimedBy.DOCUMENT:
-        return chosen
+        return chosen_baselines
     return {
         key: tuple(map(_time_as_documented, baselines))
-        for key, baselines in chosen.items()
+        for key, baselines in chosen_baselines.items()
     }
 
 
@@ -531,10 +534,10 @@ def read_suite(
     with file, line and the nearest name for a workload, precision or scale without a
     baseline.
     """
-    required: dict[Key, RequiredRuns] = {}
+    required_runs: dict[Key, RequiredRuns] = {}
 
     def collect_required(entry: YamlMapping, report: Report) -> None:
-        """Add the required runs to `required`, and report unknown names."""
+        """Add the required runs to `required_runs`, and report unknown names."""
         gpu = _choose_gpu(entry["workloads"], settings.gpu, report)
         config: YamlMapping = entry["config"]
         scale = config.get("scale", DEFAULT_SCALE)
@@ -545,11 +548,11 @@ def read_suite(
             for key in _find_keys(
                 name, (gpu, dtype, scale), recipes, settings, partial(report, line)
             ):
-                required[key] = RequiredRuns(runs, f"{path.name}:{line}")
+                required_runs[key] = RequiredRuns(runs, f"{path.name}:{line}")
 
     root = read_document(path, what="suite file", raises=SettingsError)
     read_entry(path, root, _FILE, check=collect_required, raises=SettingsError)
-    return required
+    return required_runs
 
 
 def _choose_gpu(workloads: YamlMapping, gpu: str, report: Report) -> str:
@@ -625,13 +628,13 @@ def _find_keys(
     gpu, dtype, scale = cell
     # An id includes the number of GPUs, so that the scale of the suite file is ignored.
     named_by_id = [key for key in workload_keys if key.id.casefold() == name.casefold()]
-    matching = [
+    matching_keys = [
         key
         for key in workload_keys
         if (key.gpu, key.dtype) == (gpu, dtype)
         and (key.gpus == scale or key in named_by_id)
     ]
-    if not matching:
+    if not matching_keys:
         hint = ", ".join(
             sorted(
                 {
@@ -645,13 +648,16 @@ def _find_keys(
             f"found {name} in {dtype} on {scale} {gpu}, expected one with a baseline: {hint or 'there is none for this GPU type'}"
         )
         return
-    newest = max((key.release for key in matching), key=_parse_release)
+    newest_release = max((key.release for key in matching_keys), key=_parse_release)
     without_variant = [
         key
-        for key in matching
-        if key.release == newest and not (key.task or key.scaling or key.variant)
+        for key in matching_keys
+        if key.release == newest_release
+        and not (key.task or key.scaling or key.variant)
     ]
-    yield from without_variant or [key for key in matching if key.release == newest]
+    yield from without_variant or [
+        key for key in matching_keys if key.release == newest_release
+    ]
 
 
 def _list_keys_with_names(

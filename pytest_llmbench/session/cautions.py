@@ -106,7 +106,7 @@ class Selection:
 
     def list_without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
         """Return the selected subjects that belong to none of the items `nodes`."""
-        covered = set(
+        covered_subjects = set(
             chain.from_iterable(
                 subjects for node, subjects in self.kept.items() if node in nodes
             )
@@ -114,7 +114,7 @@ class Selection:
         return tuple(
             subject
             for subject in dict.fromkeys(chain.from_iterable(self.kept.values()))
-            if subject not in covered
+            if subject not in covered_subjects
         )
 
 
@@ -263,7 +263,7 @@ def _list_acknowledgement_cautions(
 
 def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]:
     """Yield each accepted reason with the configurations that fail without it."""
-    accepted: dict[str, list[str]] = {}
+    names_by_reason: dict[str, list[str]] = {}
     for judgement in judgements:
         for note in judgement.notes:
             if (
@@ -271,10 +271,10 @@ def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]
                 and note.acknowledgement
                 and note.acknowledgement.accepts
             ):
-                accepted.setdefault(note.acknowledgement.accepts, []).append(
+                names_by_reason.setdefault(note.acknowledgement.accepts, []).append(
                     judgement.baseline.key.id
                 )
-    for reason, names in accepted.items():
+    for reason, names in names_by_reason.items():
         text = f"{reason} is accepted for {formatting.join_first(list(dict.fromkeys(names)))}"
         yield Caution(CautionCode.ACKNOWLEDGED, text)
 
@@ -282,12 +282,14 @@ def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]
 def _list_changed_settings(judgements: Sequence[Judgement]) -> Iterator[Caution]:
     """Yield each changed setting with the configurations whose run was recorded with
     another value."""
-    changed: dict[str, list[str]] = {}
+    names_by_text: dict[str, list[str]] = {}
     for judgement in judgements:
         for note in judgement.notes:
             if note.code is NoteCode.SETTING_CHANGED:
-                changed.setdefault(phrase(note), []).append(judgement.baseline.key.id)
-    for text, names in changed.items():
+                names_by_text.setdefault(phrase(note), []).append(
+                    judgement.baseline.key.id
+                )
+    for text, names in names_by_text.items():
         yield Caution(
             CautionCode.SETTING_CHANGED,
             f"{formatting.join_first(list(dict.fromkeys(names)), MOST_NAMES)}: {text}",
@@ -542,15 +544,20 @@ def _list_without_verdict(
         if (absence := _get_absence(outcome))
     }
     yield from caution_without_verdict(configurations, absences)
-    documented = list_documented_absent(configurations)
-    if documented:
-        yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(documented))
-    reported = {
+    documented_outcomes = list_documented_absent(configurations)
+    if documented_outcomes:
+        yield Caution(
+            CautionCode.WITHOUT_VERDICT, count_documented(documented_outcomes)
+        )
+    reported_ids = {
         outcome.id
-        for outcome in (*documented, *filter(attrgetter("own"), configurations))
+        for outcome in (
+            *documented_outcomes,
+            *filter(attrgetter("own"), configurations),
+        )
     }
     counts_by_absence = Counter(
-        absence for name, absence in absences.items() if name not in reported
+        absence for name, absence in absences.items() if name not in reported_ids
     )
     if counts_by_absence:
         counts = ", ".join(
@@ -684,15 +691,18 @@ def caution_newer(
         for test, name in chain.from_iterable(selection.kept.values())
         if test == PERFORMANCE_TEST
     )
-    judged = {
+    judged_by_key = {
         result.case.key: result.judgement.measurement
         for result in map(results.configurations.__getitem__, names)
     }
-    newer = [
+    newer_labels = [
         f"{run.reason.upper()} {run.id}"
         for run in without_item
-        if any(key in judged and may_be_newer(run, judged[key]) for key in run.about)
+        if any(
+            key in judged_by_key and may_be_newer(run, judged_by_key[key])
+            for key in run.about
+        )
     ]
-    if newer:
-        text = f"not judged, but possibly newer than the judged runs: {formatting.join_first(newer, MOST_NAMES)}"
+    if newer_labels:
+        text = f"not judged, but possibly newer than the judged runs: {formatting.join_first(newer_labels, MOST_NAMES)}"
         yield Caution(CautionCode.NEWER_RUN, formatting.escape(text))

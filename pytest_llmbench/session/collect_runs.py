@@ -151,7 +151,7 @@ def ingest_job(
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     reader = _RunReader(Settings(release=key.release, gpu=key.gpu), catalog, now)
-    best: Run | None = None
+    best_run: Run | None = None
     for path in filter(path_exists, paths):
         for files in find_runs([path]).runs:
             if files.job_id != job_id or not files.attempts:
@@ -162,15 +162,15 @@ def ingest_job(
                 continue
             (read_run,) = reader.read_streams([files])
             run = reader.identify(read_run)
-            if best is None or count_steps(run) > count_steps(best):
-                best = run
-        if best is not None and count_steps(best):
+            if best_run is None or count_steps(run) > count_steps(best_run):
+                best_run = run
+        if best_run is not None and count_steps(best_run):
             break
-    if best is None:
+    if best_run is None:
         return None
     # If the id of an A/B job is unknown, all runs since its submission are excluded. This
     # run has another job id.
-    return reader.read_in_known_dialect(_drop_pending_mark(_identify_as(best, key)))
+    return reader.read_in_known_dialect(_drop_pending_mark(_identify_as(best_run, key)))
 
 
 class _RunReader:
@@ -409,24 +409,24 @@ class _Collection:
             Neighbours(run.files for run in self._without_steps),
             frozenset(run.id for run in self._runs if _can_be_displaced(run)),
         )
-        chosen, displaced = self._choose_metrics(logged_runs, surroundings)
+        chosen_metrics, replacements = self._choose_metrics(logged_runs, surroundings)
         # Report the files that become no run: metrics without steps, other metrics, and
         # the logs that metrics replace.
         with_steps: list[ReadRun] = []
-        for run in chosen:
+        for run in chosen_metrics:
             if _is_run(run):
                 with_steps.append(run)
             else:
                 self._ignore(run.files.id, NO_STEPS)
-        chosen_ids = {run.files.id for run in chosen}
+        chosen_ids = {run.files.id for run in chosen_metrics}
         left_out = [files for files in metrics if files.id not in chosen_ids]
         for attempt in chain.from_iterable(files.attempts for files in left_out):
             self._ignore(attempt.log.name, LEFT_OUT)
-        for run_id, replacement in displaced.items():
+        for run_id, replacement in replacements.items():
             self._ignore(run_id, _describe_displaced(logged_runs[run_id], replacement))
         self._hide_later(left_out, surroundings)
         # Add the runs of the metrics, and the launches that failed after them.
-        self._runs = [run for run in self._runs if run.id not in displaced]
+        self._runs = [run for run in self._runs if run.id not in replacements]
         self._runs += map(self._identify, with_steps)
         self._add_died(with_steps)
 
@@ -448,35 +448,35 @@ class _Collection:
             )
             for files in self._found.metrics
         }
-        visible = [
+        visible_metrics = [
             files
             for files in self._found.metrics
             if claims[files.id] is not Claim.HIDDEN
         ]
         by_claim: dict[Claim, list[ReadRun]] = defaultdict(list)
-        for run in self._reader.read(visible):
+        for run in self._reader.read(visible_metrics):
             by_claim[claims[run.files.id]].append(run)
         # Metrics next to a log with few step times: the one with more times counts.
         with_more_times: list[ReadRun] = []
-        displaced: dict[str, ReadRun] = {}
+        replacements: dict[str, ReadRun] = {}
         for run in by_claim[Claim.CONTESTED]:
             log_id = surroundings.find_rival(run.files).id
             if has_many_more_times(run, logged_runs[log_id]):
                 with_more_times.append(run)
-                displaced[log_id] = run
+                replacements[log_id] = run
         # Metrics whose steps may be in a log elsewhere: compare their steps.
         without_log = find_unmatched_metrics(
             by_claim[Claim.DOUBTFUL], list(logged_runs.values())
         )
-        return [*by_claim[Claim.RUN], *with_more_times, *without_log], displaced
+        return [*by_claim[Claim.RUN], *with_more_times, *without_log], replacements
 
     def _hide_later(
         self, metrics: Sequence[RunFiles], surroundings: Surroundings
     ) -> None:
         """Add metrics with steps to the hidden files if they may belong to a later run
         than the logs next to them."""
-        later = [files for files in metrics if surroundings.is_later(files)]
-        for run in self._reader.read(later) if later else ():
+        later_metrics = [files for files in metrics if surroundings.is_later(files)]
+        for run in self._reader.read(later_metrics) if later_metrics else ():
             if _is_run(run):
                 modified = run.files.modified or datetime.min.replace(tzinfo=UTC)
                 description = "metrics, written after the logs next to them"
@@ -505,15 +505,17 @@ class _Collection:
 
         if not self._found.unnamed:
             return
-        accepted = self._search_unnamed()
-        if not accepted:
+        accepted_files = self._search_unnamed()
+        if not accepted_files:
             return
         jobs_with_log = {
             run.found.job_id
             for run in self._runs
             if run.found.job_id and count_steps(run)
         }
-        for run in self._reader.read_streams(self._search.find_unnamed_runs(accepted)):
+        for run in self._reader.read_streams(
+            self._search.find_unnamed_runs(accepted_files)
+        ):
             steps, job = count_trained_steps(run.logs), run.files.job_id
             if job in jobs_with_log:
                 reason = f"{steps} steps, but job {job} has another log with steps"
@@ -538,17 +540,17 @@ class _Collection:
         baseline_paths = list_baseline_paths(self._recipes)
         stores = self._reader.stores
         detector = LogDetector(self._reader.catalog.definitions, stores)
-        logged = Neighbours(
+        logged_runs = Neighbours(
             run.found
             for run in self._runs
             if count_times(attempt.log for attempt in run.attempts)
         )
-        accepted: list[Path] = []
-        ignored: list[IgnoredFile] = []
+        accepted_files: list[Path] = []
+        ignored_files: list[IgnoredFile] = []
         for files in self._found.unnamed:
             folder = files.folder
             self._hidden += _list_later_outputs(
-                files, logged.list_in(folder), detector, stores
+                files, logged_runs.list_in(folder), detector, stores
             )
             choice = detector.choose(
                 files,
@@ -560,31 +562,33 @@ class _Collection:
                         for pattern in baseline_paths
                     )
                 ],
-                has_log=logged.has_in(folder),
-                has_log_near=logged.is_near(folder, files.given_path),
+                has_log=logged_runs.has_in(folder),
+                has_log_near=logged_runs.is_near(folder, files.given_path),
             )
-            accepted += [folder / name for name in choice.accepted]
-            ignored += [IgnoredFile(name, reason) for name, reason in choice.ignored]
+            accepted_files += [folder / name for name in choice.accepted]
+            ignored_files += [
+                IgnoredFile(name, reason) for name, reason in choice.ignored
+            ]
         # The search listed these files as ignored before they were examined.
-        accepted_names = {path.name for path in accepted}
+        accepted_names = {path.name for path in accepted_files}
         self._ignored = [
             file for file in self._ignored if file.name not in accepted_names
         ]
-        self._ignored += ignored
-        return accepted
+        self._ignored += ignored_files
+        return accepted_files
 
     def finish(self) -> IngestedRuns:
         """Drop the duplicates; return the runs and the files that are not runs."""
         kept, copies, left_out = _drop_all_duplicates(
             self._runs, self._unnamed_ids, self._reader.now
         )
-        unreadable = [
+        unreadable_files = [
             *starmap(self._reader.make_unreadable, self._found.unreadable),
             *starmap(self._reader.make_unreadable_marker, self._found.unreadable_marks),
         ]
         return IngestedRuns(
             tuple(kept),
-            tuple(_make_ids_unique(unreadable)),
+            tuple(_make_ids_unique(unreadable_files)),
             (*self._ignored, *left_out),
             self._reader.tables.recipes,
             copies,
@@ -627,12 +631,12 @@ def _drop_all_duplicates(
     remaining, copies = drop_duplicates(order_runs(remaining, now))
     # jobs without a log that are too old or were launched minutes ago
     # Jobs without a log that are too old or followed by newer runs.
-    kept, superseded = drop_superseded(order_runs(remaining, now), now)
+    kept, superseded_jobs = drop_superseded(order_runs(remaining, now), now)
     # logs with the steps of another job are marked; second logs of a job are dropped
     # Logs with the steps of another run.
     kept, copied_runs = mark_duplicates(kept)
     notes = [
-        *superseded,
+        *superseded_jobs,
         *(
             IgnoredFile(copy.id, f"a copy of {original.id}")
             for copy, original in (*other_logs, *tracker_logs, *copies, *copied_runs)
@@ -727,8 +731,8 @@ def _list_later_outputs(
 
     Such files are not read, because there are logs, but may be a newer run.
     """
-    newest = max((log.modified for log in logs if log.modified), default=None)
-    if newest is None:
+    newest_log_time = max((log.modified for log in logs if log.modified), default=None)
+    if newest_log_time is None:
         return
     for name in files.names:
         try:
@@ -738,7 +742,7 @@ def _list_later_outputs(
         except OSError:  # deleted in the meantime
             continue
         if (
-            modified - newest > WRITTEN_ALONG
+            modified - newest_log_time > WRITTEN_ALONG
             and has_log_word(name)
             and detector.contains_steps(files, name)
         ):
@@ -912,14 +916,14 @@ def _date_by_log(logs: Sequence[ParsedLog]) -> StartCandidate | None:
     # A requeued job may run again days later, so that its last attempt counts. Attempts
     # have a log each, or follow each other in one log (`_measure_restart`).
     stamped_logs = [log for log in logs if log.started is not None]
-    chosen = next(
+    chosen_log = next(
         (log for log in reversed(stamped_logs) if log.segments),
         next(iter(stamped_logs), None),
     )
-    if chosen is None or chosen.started is None:
+    if chosen_log is None or chosen_log.started is None:
         return None
-    zoned = chosen.started.tzinfo is not None
-    started = chosen.started.astimezone(UTC) + _measure_restart(chosen.segments)
+    zoned = chosen_log.started.tzinfo is not None
+    started = chosen_log.started.astimezone(UTC) + _measure_restart(chosen_log.segments)
     return StartCandidate(Clock.LOG, started, "the log's first time stamp", zoned)
 
 

@@ -125,13 +125,13 @@ def draft_baselines(
     a row of a shipped table.
     """
     groups: dict[tuple[str, RunMatch], list[Run]] = defaultdict(list)
-    refused = []
+    refusals = []
     for run in runs:
         if run.identity.key is not None:
             continue
         reason = _explain_no_draft(run)
         if reason:
-            refused.append(f"{run.id}: no baseline was drafted: {reason}")
+            refusals.append(f"{run.id}: no baseline was drafted: {reason}")
             continue
         logs = [attempt.log for attempt in run.attempts]
         groups[_find_dialect(logs), _make_match(run, logs, settings)].append(run)
@@ -145,7 +145,7 @@ def draft_baselines(
         baseline = _make_key_unique(baseline, facts, existing)
         existing[baseline.key] = baseline
         drafts.append(_make_draft(baseline, group_runs, facts))
-    return Drafts(tuple(drafts), (*_list_similar_paths(drafts), *refused))
+    return Drafts(tuple(drafts), (*_list_similar_paths(drafts), *refusals))
 
 
 def add_recorded(catalog: Catalog, directory: Path) -> Catalog:

@@ -121,8 +121,8 @@ def _evaluate_recorded(
     catalog = add_recorded(catalog, directory)
     ingested = ingest(settings, catalog, now, tell)
     drafts = draft_baselines(ingested.runs, settings, catalog)
-    identified = dataclasses.replace(ingested, runs=drafts.assign(ingested.runs))
-    results = evaluate_runs(identified, settings, drafts.add_to(catalog), now)
+    with_drafts = dataclasses.replace(ingested, runs=drafts.assign(ingested.runs))
+    results = evaluate_runs(with_drafts, settings, drafts.add_to(catalog), now)
     return dataclasses.replace(results, remarks=drafts.lines, drafted=drafts.recipes)
 
 
@@ -197,13 +197,13 @@ def _find_newer_stored(
         judged_run = result.judgement.measurement
         if judged_run is None:
             continue
-        later = _list_later(judged_run.run, past.get(key, ()))
-        if later:
+        later_runs = _list_later(judged_run.run, past.get(key, ()))
+        if later_runs:
             dropped_copies = [copy for copy, _ in copies if copy.identity.key == key]
             # The runs are the same for each baseline.
             measured_runs = [measurement.run for measurement in measured[key][0]]
             read_keys = _list_run_keys([*dropped_copies, *measured_runs])
-            only_stored = exclude_same_runs(later, read_keys)
+            only_stored = exclude_same_runs(later_runs, read_keys)
             if only_stored:
                 newest_stored[key] = only_stored[0]
     return newest_stored
@@ -218,10 +218,10 @@ def _list_later(run: Run, past: Sequence[StoredRun]) -> list[StoredRun]:
     started, job_id = run.started, run.found.job_id
     if started is None:
         return []
-    later = takewhile(lambda stored: stored.started > started, reversed(past))
+    later_runs = takewhile(lambda stored: stored.started > started, reversed(past))
     return [
         stored
-        for stored in later
+        for stored in later_runs
         if stored.reason not in TRIAL_REASONS
         and (not job_id or stored.job_id != job_id)
     ]
@@ -344,15 +344,15 @@ def _with_efficiencies(measured: Measured, catalog: Catalog) -> Measured:
         for key, runs in measured.items()
     }
     valid = {key: run for key, run in newest.items() if run is not None}
-    changed = dict(measured)
+    with_efficiency = dict(measured)
     for key, efficiency in compute_efficiencies(valid, catalog.configurations):
         first_baseline, *other_baselines = measured[key]
         with_added = tuple(
             with_metric(run, efficiency) if run is newest[key] else run
             for run in first_baseline
         )
-        changed[key] = (with_added, *other_baselines)
-    return changed
+        with_efficiency[key] = (with_added, *other_baselines)
+    return with_efficiency
 
 
 def judge_measured(
@@ -426,13 +426,15 @@ def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evi
     The step times of related configurations are added too, to explain a speed-up.
     """
     key, baseline = evidence.baseline.key, evidence.baseline
-    checked = dataclasses.replace(
+    with_contradiction = dataclasses.replace(
         evidence, contradiction=find_contradiction(baseline, catalog)
     )
     if may_be_any_faster(key, settings, catalog):
-        return checked
+        return with_contradiction
     relatives = find_relatives(key, catalog)
-    return dataclasses.replace(checked, plausible=PLAUSIBLE, relatives=relatives)
+    return dataclasses.replace(
+        with_contradiction, plausible=PLAUSIBLE, relatives=relatives
+    )
 
 
 def apply_acknowledged_levels(

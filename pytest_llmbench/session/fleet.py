@@ -116,7 +116,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
     estimates = {
         key: result.judgement.estimate for key, (result, _) in judged.newest.items()
     }
-    adjusted = adjust_p_values(
+    adjusted_p_values = adjust_p_values(
         {
             key: estimate.p_slower
             for key, estimate in estimates.items()
@@ -126,7 +126,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
 
     def warn(judgement: Judgement, _: Evidence) -> Judgement:
         """Add a note to a judgement if its adjusted p-value is below LEVEL."""
-        probability = adjusted.get(judgement.baseline.key, 1.0)
+        probability = adjusted_p_values.get(judgement.baseline.key, 1.0)
         if (
             probability >= LEVEL
             or judgement.verdict is not Verdict.PASS
@@ -134,7 +134,9 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
         ):
             return judgement
         slower = CodedStatement(
-            StatementCode.SLOWER_BEYOND_CHANCE, p=probability, count=len(adjusted)
+            StatementCode.SLOWER_BEYOND_CHANCE,
+            p=probability,
+            count=len(adjusted_p_values),
         )
         note = Note(NoteCode.SLOWER_THAN_BASELINE, slower)
         return judgement.add_notes(note)
@@ -156,9 +158,12 @@ def with_changes(
     Also adds the earlier daily runs from the folder (the history adds its own later),
     and flips of the verdict around the limit since the last change.
     """
-    earlier = {key: list_daily_runs(runs) for key, runs in previous.items()}
+    earlier_days = {key: list_daily_runs(runs) for key, runs in previous.items()}
     series: dict[Key, DailyRuns] = {
-        key: (*earlier[key], *average_current_runs(list_judged_runs(result.judgement)))
+        key: (
+            *earlier_days[key],
+            *average_current_runs(list_judged_runs(result.judgement)),
+        )
         for key, (result, _) in judged.newest.items()
     }
     correlation = estimate_fleet_correlation(
@@ -186,7 +191,7 @@ def with_changes(
             judgement,
             # The other daily runs are stored runs.
             daily_runs=tuple(
-                [run for run in earlier[key] if isinstance(run, DailyRun)]
+                [run for run in earlier_days[key] if isinstance(run, DailyRun)]
             ),
             changes=changes,
             on_bound=find_flips(series[key], judgement.bound_seconds, since)
@@ -208,7 +213,7 @@ def find_unneeded_entries(
     from pytest_llmbench.report.wording import phrase
 
     judgements = [result.judgement for result, _ in judged.by_id.values()]
-    mentioned = {
+    mentioned_entries = {
         note.acknowledgement for judgement in judgements for note in judgement.notes
     }
     changes = [change for judgement in judgements for change in judgement.changes]
@@ -217,7 +222,7 @@ def find_unneeded_entries(
             change for change in changes if change.acknowledged == entry
         ]
         still_slower = any(change.stands for change in accepted_changes)
-        if entry not in mentioned:
+        if entry not in mentioned_entries:
             yield f"{entry.place}: not needed by any run ({entry.configuration}): {phrase(entry)}"
         elif accepted_changes and not still_slower:
             yield f"{entry.place}: the change was reverted, remove this entry ({entry.configuration}): {phrase(entry)}"

@@ -68,11 +68,13 @@ def add_details(
     results: SessionResults, details: Mapping[str, StoredDetails]
 ) -> SessionResults:
     """Add details from the history to the last good runs; `details` are by item id."""
-    changed = {
+    changed_results = {
         name: _add_details(results.configurations[name], stored)
         for name, stored in details.items()
     }
-    return replace(results, configurations={**results.configurations, **changed})
+    return replace(
+        results, configurations={**results.configurations, **changed_results}
+    )
 
 
 def _add_details(

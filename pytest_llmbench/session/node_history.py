@@ -119,14 +119,14 @@ def search_runs(
     compared_runs, short_series = compare_with_levels(
         dict(zip(configuration_by_name, series.values(), strict=True)), since
     )
-    analysed = {run.id: by_id[run.id] for run in compared_runs}
-    with_level = {run.configuration for run in analysed.values()}
+    analysed_runs = {run.id: by_id[run.id] for run in compared_runs}
+    with_level = {run.configuration for run in analysed_runs.values()}
     # Another series of the configuration may have enough days.
     too_few = {configuration_by_name[name] for name in short_series} - with_level
     return NodeSearch(
         history,
         find_slow_node(compared_runs),
-        analysed,
+        analysed_runs,
         since,
         tuple(sorted(too_few)),
         FEWEST_DAYS,

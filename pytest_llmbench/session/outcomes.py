@@ -165,19 +165,22 @@ def decide_outcomes(
     With `guarded`, the check SOMETHING_JUDGED fails instead (see `decide_guard`), and
     skipped items remain skipped.
     """
-    chosen_results = [results.configurations[identifier] for identifier in selected]
-    judged = _list_judged_keys(chosen_results)
-    chosen = [
+    selected_results = [results.configurations[identifier] for identifier in selected]
+    judged_keys = _list_judged_keys(selected_results)
+    checked_results = [
         invalidate_if_newer_unmatched(result, results.unmatched, settings)
-        for result in chosen_results
+        for result in selected_results
     ]
-    has_result = judged or any(result.done for result in chosen_results)
+    # A job that served another purpose, such as a profile, needs no verdict.
+    has_result = judged_keys or any(result.done for result in selected_results)
     explanation = (
-        () if has_result else _explain_no_judged_run(results, len(chosen), settings)
+        ()
+        if has_result
+        else _explain_no_judged_run(results, len(checked_results), settings)
     )
     outcomes = []
-    for result in chosen:
-        status = _decide_status(result, judged, results, settings)
+    for result in checked_results:
+        status = _decide_status(result, judged_keys, results, settings)
         if explanation and not (guarded and status is Status.SKIPPED):
             status = Status.FAILED
         outcomes.append(Outcome(result, status, explanation))
@@ -218,10 +221,10 @@ def find_red_results(
     results: SessionResults, settings: Settings
 ) -> Iterator[ConfigurationResult]:
     """Yield the results whose own verdict fails, selected or not."""
-    judged = _list_judged_keys(results.configurations.values())
+    judged_keys = _list_judged_keys(results.configurations.values())
     for result in results.configurations.values():
         current = invalidate_if_newer_unmatched(result, results.unmatched, settings)
-        if _decide_status(current, judged, results, settings) is Status.FAILED:
+        if _decide_status(current, judged_keys, results, settings) is Status.FAILED:
             yield current
 
 
@@ -231,17 +234,17 @@ def _list_judged_keys(results: Iterable[ConfigurationResult]) -> set[Key]:
 
 def _decide_status(
     result: ConfigurationResult,
-    judged: Collection[Key],
+    judged_keys: Collection[Key],
     results: SessionResults,
     settings: Settings,
 ) -> Status:
-    """Return the status of an item; `judged` are the keys with a judged run.
+    """Return the status of an item; `judged_keys` are the keys with a judged run.
 
     A required item fails if its configuration has no judged run or is INCONCLUSIVE.
     """
     key = result.case.key
     has_no_answer = (
-        key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
+        key not in judged_keys or result.judgement.verdict is Verdict.INCONCLUSIVE
     )
     # `--llmb-require=all` does not require runs of the configurations of tables.
     is_exempt = (

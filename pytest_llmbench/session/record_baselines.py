@@ -140,17 +140,17 @@ def record(
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
-    chosen = [
+    selected_results = [
         invalidate_if_newer_unmatched(
             results.configurations[identifier], results.unmatched, settings
         )
         for identifier in selected
     ]
     # Collect the runs to record, the changes and the nodes behind them.
-    valid_results = [result for result in chosen if not _is_invalid(result)]
+    valid_results = [result for result in selected_results if not _is_invalid(result)]
     valid_runs: dict[Key, list[Measurement]] = {}
     for key in dict.fromkeys(result.case.key for result in valid_results):
-        runs = _select_recordable(results, chosen, key, settings, now)
+        runs = _select_recordable(results, selected_results, key, settings, now)
         if runs:
             valid_runs[key] = runs
     changes = {
@@ -167,13 +167,13 @@ def record(
     ]
     # Refuse runs that disagree or are unstable, and measure the others.
     measured: dict[Key, tuple[Baseline, Recording]] = {}
-    refused: dict[Key, Refusal] = {}
+    refusals: dict[Key, Refusal] = {}
     for key, runs in valid_runs.items():
         levels = _describe_levels(runs, changes.get(key, ()), settings)
         waiver = _find_waiver(key, RecordingRule.LEVELS, waivers) if levels else None
         refusal = _find_refusal(runs, "" if waiver else levels, settings)
         if refusal:
-            refused[key] = refusal
+            refusals[key] = refusal
             continue
         reason = waiver.reason if waiver else ""
         recording = make_recording(runs, now, author, nodes, reason)
@@ -181,10 +181,10 @@ def record(
     # Write the measured values, unless they drifted.
     recipes = (*catalog.recipes, *results.drafted)
     written = _write_recorded(measured, settings.record, settings, recipes, waivers)
-    written = replace(written, refused={**refused, **written.refused})
+    written = replace(written, refused={**refusals, **written.refused})
     outcomes = tuple(
         _add_recording(outcome, written, valid_runs, settings)
-        for outcome in _list_outcomes(chosen, written, guarded=guarded)
+        for outcome in _list_outcomes(selected_results, written, guarded=guarded)
     )
     return RecordedBaselines(outcomes, written.files, written.cautions)
 
@@ -202,7 +202,7 @@ def _collect_nodes(
 
 
 def _list_outcomes(
-    chosen: Sequence[ConfigurationResult],
+    selected_results: Sequence[ConfigurationResult],
     written: _WrittenBaselines,
     *,
     guarded: bool,
@@ -218,7 +218,7 @@ def _list_outcomes(
     # A check fails in place of the items if `guarded`.
     all_fail = bool(explanation) and not guarded
     outcomes = []
-    for result in chosen:
+    for result in selected_results:
         refusal = written.refused.get(result.case.key)
         failed = refusal is not None or all_fail or _is_invalid(result)
         judgement = _explain_not_recorded(result.judgement, refusal)
@@ -289,13 +289,15 @@ def _write_recorded(
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
-        accepted = _separate_by_drift(measured, before, settings, waivers)
-        written = write_recorded(directory, list(accepted.recorded.values()), recipes)
+        separated = _separate_by_drift(measured, before, settings, waivers)
+        written_files = write_recorded(
+            directory, list(separated.recorded.values()), recipes
+        )
     replaced: dict[Key, str] = {}
-    for _, replaced_in_file in written:
+    for _, replaced_in_file in written_files:
         replaced |= replaced_in_file
-    files = tuple(path for path, _ in written)
-    return replace(accepted, files=files, replaced=replaced)
+    files = tuple(path for path, _ in written_files)
+    return replace(separated, files=files, replaced=replaced)
 
 
 def _separate_by_drift(
@@ -311,7 +313,7 @@ def _separate_by_drift(
     Each value to record gets the earlier values of its baseline.
     """
     recorded: dict[Key, tuple[Baseline, Recording]] = {}
-    refused: dict[Key, Refusal] = {}
+    refusals: dict[Key, Refusal] = {}
     cautions = []
     for key, (baseline, recording) in measured.items():
         recorded_baseline = before.get(key)
@@ -327,14 +329,14 @@ def _separate_by_drift(
                 used_entry = _find_waiver(key, RecordingRule.DRIFT, waivers)
                 remedy = USED.format(used_entry.reason) if used_entry else ""
                 text = f"not recorded: {refusal_text}{remedy}"
-                refused[key] = Verdict.REGRESSION, Reason.DRIFTED, text
+                refusals[key] = Verdict.REGRESSION, Reason.DRIFTED, text
                 continue
             text = f"drift of {key.id} is accepted: {waiver.reason}"
             cautions.append(Caution(CautionCode.DRIFT_ACCEPTED, text))
         reason = waiver.reason if waiver else ""
         with_earlier = tolerance.follow_recording(recording, previous, budget, reason)
         recorded[key] = (baseline, with_earlier)
-    return _WrittenBaselines(recorded, refused, tuple(cautions))
+    return _WrittenBaselines(recorded, refusals, tuple(cautions))
 
 
 def _is_in_force(entry: AcceptedRecording, today: date) -> bool:
@@ -394,19 +396,19 @@ def _find_refusal(
 
     `levels` describes levels that the user did not accept.
     """
-    trimmed = trim_windows(runs)
+    trimmed_means = trim_windows(runs)
     allowed_spread = _get_allowed_spread(runs)
-    if max(trimmed) > min(trimmed) * (1 + allowed_spread):
+    if max(trimmed_means) > min(trimmed_means) * (1 + allowed_spread):
         return (
             Verdict.INVALID,
             Reason.REPEATS_DISAGREE,
-            CONTRADICTORY.format(allowed_spread * 100, _format_range(trimmed)),
+            CONTRADICTORY.format(allowed_spread * 100, _format_range(trimmed_means)),
         )
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
     # A few very slow steps raise the mean, but not the trimmed mean.
     if any(
         mean > trimmed_seconds * STALLS
-        for mean, trimmed_seconds in zip(means, trimmed, strict=True)
+        for mean, trimmed_seconds in zip(means, trimmed_means, strict=True)
     ):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
     unstable = _find_unstable(runs, settings)
@@ -425,22 +427,22 @@ def _find_unstable(runs: Sequence[Measurement], settings: Settings) -> Refusal |
     part of the window, and are no drift.
     """
     limit = select_tolerance(settings, runs[0].baseline).factor - 1
-    warming: list[tuple[Measurement, Sequence[VerdictStatement]]] = []
-    drifting: list[tuple[Measurement, Sequence[VerdictStatement]]] = []
+    warming_runs: list[tuple[Measurement, Sequence[VerdictStatement]]] = []
+    drifting_runs: list[tuple[Measurement, Sequence[VerdictStatement]]] = []
     for run in runs:
         shape = find_shape(run)
         if shape.kind is ShapeKind.PERIODIC:
             continue
         if shape.warming_up and shape.warm_up > limit:
-            warming.append((run, (shape.warming_up,)))
+            warming_runs.append((run, (shape.warming_up,)))
         if shape.drift is not None and abs(shape.drift) > limit:
-            drifting.append((run, shape.statements))
-    for reason, unstable in (
-        (Reason.WARMING_UP, warming),
-        (Reason.CANNOT_TELL, drifting),
+            drifting_runs.append((run, shape.statements))
+    for reason, unstable_runs in (
+        (Reason.WARMING_UP, warming_runs),
+        (Reason.CANNOT_TELL, drifting_runs),
     ):
-        if unstable and 2 * len(unstable) >= len(runs):
-            run, statements = unstable[0]
+        if unstable_runs and 2 * len(unstable_runs) >= len(runs):
+            run, statements = unstable_runs[0]
             text = UNSTABLE.format(run.run.id, phrase_all(statements))
             return Verdict.INVALID, reason, text
     return None
@@ -468,7 +470,7 @@ def _describe_levels(
     The mean of two levels would hide a regression as large as its distance from the
     faster level. `changes` are the level shifts that the trend found over the days.
     """
-    trimmed = trim_windows(runs)
+    trimmed_means = trim_windows(runs)
     # Levels between days: a shift of the daily runs that lies between two of the runs.
     shifts = [
         level
@@ -481,22 +483,22 @@ def _describe_levels(
         last_shift = shifts[-1]
         day = last_shift.started.date()
         change = formatting.format_difference(1 + last_shift.difference)
-        return CHANGED.format(change, day, day, _format_range(trimmed), ACCEPT)
+        return CHANGED.format(change, day, day, _format_range(trimmed_means), ACCEPT)
     # Levels among the runs themselves, in the order of their starts if all are known. A
     # baseline file with a larger tolerance allows proportionally more noise.
     noise = expect_noise(
         runs, settings.assumed_cv * _get_allowed_spread(runs) / LARGEST_SPREAD
     )
-    dated = [
+    dated_seconds = [
         (run.started, seconds)
-        for run, seconds in zip(runs, trimmed, strict=True)
+        for run, seconds in zip(runs, trimmed_means, strict=True)
         if run.started is not None
     ]
-    if len(dated) == len(runs):
-        by_start = [seconds for _, seconds in sorted(dated)]
+    if len(dated_seconds) == len(runs):
+        by_start = [seconds for _, seconds in sorted(dated_seconds)]
         levels = find_run_levels(by_start, noise, ordered=True)
     else:
-        levels = find_run_levels(trimmed, noise, ordered=False)
+        levels = find_run_levels(trimmed_means, noise, ordered=False)
     if levels is None:
         return ""
     fast = formatting.format_seconds(levels.fast_seconds)
@@ -508,7 +510,7 @@ def _describe_levels(
         levels.slow_runs,
         slow,
         change,
-        _format_range(trimmed),
+        _format_range(trimmed_means),
         ACCEPT,
     )
 
@@ -540,7 +542,7 @@ def _is_between(change: LevelChange, runs: Sequence[Measurement]) -> bool:
 
 def _select_recordable(
     results: SessionResults,
-    chosen: Sequence[ConfigurationResult],
+    selected_results: Sequence[ConfigurationResult],
     key: Key,
     settings: Settings,
     now: datetime,
@@ -549,7 +551,9 @@ def _select_recordable(
 
     If a launch made some of them, returns only those.
     """
-    selected_ids = {result.case.run_id for result in chosen if result.case.key == key}
+    selected_ids = {
+        result.case.run_id for result in selected_results if result.case.key == key
+    }
     is_any_selected = "" in selected_ids  # the item of the configuration: every run
     runs = results.measurements.get(key, ())
     launched_runs = [run for run in runs if run.run.found.launch]

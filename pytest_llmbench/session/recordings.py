@@ -52,14 +52,14 @@ def make_recording(
         Occasion(run.started, nodes.get(run.run.found.job_id, frozenset()))
         for run in runs
     ]
-    trimmed = trim_windows(runs)
+    trimmed_means = trim_windows(runs)
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
         mean_seconds=float(np.mean(means)),
-        trimmed_mean_seconds=float(np.mean(trimmed)),
+        trimmed_mean_seconds=float(np.mean(trimmed_means)),
         standard_deviation_seconds=float(np.sqrt(np.mean(variances))),
-        run_seconds=tuple(trimmed),
+        run_seconds=tuple(trimmed_means),
         log_sha256=tuple(digest for digest in hashes if digest),
         newest_run=_find_newest_day(runs),
         by=author,
@@ -78,10 +78,10 @@ def _compute_observed_medians(
     Such values (see `Observed`) are recorded in addition to the step time.
     """
     all_values = [dict(run.observed) for run in runs]
-    shared = sorted(set(all_values[0]).intersection(*all_values))
+    shared_names = sorted(set(all_values[0]).intersection(*all_values))
     return tuple(
         (name, compute_median(np.array([values[name] for values in all_values])))
-        for name in shared
+        for name in shared_names
     )
 
 

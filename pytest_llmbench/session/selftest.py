@@ -225,8 +225,8 @@ def truncate(segment: Segment, measurement: Measurement) -> Segment:
 def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment | None:
     """Misread the unit of the step times."""
     # Missing step times are derived from tokens/s, which have no such unit.
-    counted = np.isin(segment.steps.index, measurement.window_steps)
-    if np.isnan(segment.steps.seconds[counted]).all():
+    is_in_window = np.isin(segment.steps.index, measurement.window_steps)
+    if np.isnan(segment.steps.seconds[is_in_window]).all():
         return None
     return _replace_columns(segment, seconds=segment.steps.seconds / 1000)
 

@@ -218,11 +218,13 @@ def _make_trend_check(
     from pytest_llmbench.report.wording import phrase
 
     slowdown_text = _describe_unaccepted_slowdowns(persisting)
-    accepted = [change for change in persisting if change.acknowledged is not None]
+    accepted_changes = [
+        change for change in persisting if change.acknowledged is not None
+    ]
     if slowdown_text:
         verdict, change_text = Finding.SLOWER, slowdown_text
-    elif accepted:
-        verdict, change_text = Finding.ACKNOWLEDGED, phrase(accepted[-1])
+    elif accepted_changes:
+        verdict, change_text = Finding.ACKNOWLEDGED, phrase(accepted_changes[-1])
     else:
         last = persisting[-1]
         verdict = Finding.SLOWER if last.difference > 0 else Finding.FASTER
@@ -265,35 +267,37 @@ def _advise_acknowledgement(
     from pytest_llmbench.session.acknowledgements import RECORD_INSTEAD, SAME_CHANGE
 
     persisting = [change for change in changes if change.stands]
-    slower = _select_unaccepted_slowdowns(persisting)
-    if len(slower) != 1:
+    slowdowns = _select_unaccepted_slowdowns(persisting)
+    if len(slowdowns) != 1:
         return ()
     # An entry has expired.
-    if slower[0].expired is not None:
+    if slowdowns[0].expired is not None:
         return (
-            f"to accept it for longer, set a later day in `expires`: {slower[0].expired.place}",
+            f"to accept it for longer, set a later day in `expires`: {slowdowns[0].expired.place}",
         )
     # An entry starts in the same week.
-    since = slower[0].started.date()
+    since = slowdowns[0].started.date()
     for acknowledgement in select_covering(key.id, acknowledged):
         if abs(acknowledgement.since - since) <= SAME_CHANGE:
             reason = "it starts within a week of this change, so a second entry would be refused"
             return f"to accept it, change the entry of {acknowledgement.place}:", reason
     # A later entry accepts a change that was reverted. Earlier entries are no problem:
     # the runs before this slowdown show that their changes were reverted.
-    reverted = {change.acknowledged for change in changes if change.partly_taken_back}
-    later = [
+    reverted_entries = {
+        change.acknowledged for change in changes if change.partly_taken_back
+    }
+    later_entries = [
         acknowledgement.place
         for acknowledgement in select_covering(key.id, acknowledged)
-        if acknowledgement in reverted and acknowledgement.since > since
+        if acknowledgement in reverted_entries and acknowledgement.since > since
     ]
-    if later:
+    if later_entries:
         reason = "its change was reverted, partly or completely: remove or reduce that entry first"
         return (
-            f"to accept it, change the entry of {formatting.join_first(later)}:",
+            f"to accept it, change the entry of {formatting.join_first(later_entries)}:",
             reason,
         )
-    percent = math.ceil(slower[0].lasting * 1000) / 10
+    percent = math.ceil(slowdowns[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         # A larger value would be refused when the file is read.
         return (
@@ -327,14 +331,14 @@ def _describe_unaccepted_slowdowns(changes: Sequence[LevelChange]) -> str:
     """
     from pytest_llmbench.report.wording import phrase
 
-    slower = _select_unaccepted_slowdowns(changes)
-    large = [change for change in slower if change.difference >= FAILS]
+    slowdowns = _select_unaccepted_slowdowns(changes)
+    large = [change for change in slowdowns if change.difference >= FAILS]
     if large:
         return phrase(large[-1])
-    total_ratio = math.prod(1 + change.difference for change in slower)
+    total_ratio = math.prod(1 + change.difference for change in slowdowns)
     if total_ratio < 1 + FAILS:
         return ""
-    return f"{formatting.format_difference(total_ratio)} in {len(slower)} changes, the last: {phrase(slower[-1])}"
+    return f"{formatting.format_difference(total_ratio)} in {len(slowdowns)} changes, the last: {phrase(slowdowns[-1])}"
 
 
 # --- slow nodes -----------------------------------------------------------------------

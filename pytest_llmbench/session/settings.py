@@ -303,15 +303,15 @@ def _time_by_document(settings: Settings, typed: OptionValues) -> Settings:
     The session judges against published baselines and stores nothing. Raises
     SettingsError for contradicting options.
     """
-    requested = {
+    is_requested = {
         "--llmb-record": settings.record is not None,
         "--llmb-certify": settings.certify,
     }
-    requested |= {
+    is_requested |= {
         flag: bool(typed.get(name_destination(flag))) for flag in UNUSED_BY_DOCUMENT
     }
     for flag, reason in {**REFUSED_BY_DOCUMENT, **UNUSED_BY_DOCUMENT}.items():
-        if requested[flag]:
+        if is_requested[flag]:
             raise SettingsError(
                 f"{BY_DOCUMENT} with {flag}: {reason}; give --llmb-timed=window, or leave {flag} out"
             )
@@ -353,13 +353,13 @@ def _limit_tolerances(
 
     Typed tolerances apply; tolerances in files apply only if they are stricter.
     """
-    applicable = [
+    applicable_tolerances = [
         tolerance
         for tolerance in tolerances
         if tolerance.source == ToleranceSource.OPTION
         or tolerance.factor < required.factor
     ]
-    return merge_tolerances([required], applicable)
+    return merge_tolerances([required], applicable_tolerances)
 
 
 def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:

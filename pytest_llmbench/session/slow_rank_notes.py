@@ -145,9 +145,9 @@ def _find_bounds(measurement: Measurement) -> Bounds:
 
 def _read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield blocks until MOST bytes have been read."""
-    passed = 0
+    bytes_read = 0
     for block in blocks:
         yield block
-        passed += len(block)
-        if passed > MOST:
+        bytes_read += len(block)
+        if bytes_read > MOST:
             return

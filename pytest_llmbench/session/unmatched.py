@@ -125,8 +125,8 @@ def _is_nearly_identified(identity: Identity) -> bool:
     # The candidates may differ only in GPU type and release, which options can set, and
     # in fields with contradicting values. A log with more candidates does not affect
     # other configurations.
-    decided = {"gpu", "release", *identity.contradicted}
-    names = (field.name for field in fields(Key) if field.name not in decided)
+    ignored_fields = {"gpu", "release", *identity.contradicted}
+    names = (field.name for field in fields(Key) if field.name not in ignored_fields)
     return all(
         len({getattr(key, name) for key in identity.candidates}) == 1 for name in names
     )
