@@ -525,7 +525,7 @@ class Session:
         """
         from pytest_llmbench.session.cautions import (
             caution_newer,
-            caution_skipped,
+            caution_unjudged_items,
             label_subjects,
         )
 
@@ -535,7 +535,7 @@ class Session:
         # A launch or a recording is meant to select some configurations only.
         is_partial = self.settings.launch or self.settings.record
         selected_by = "" if is_partial else options or "the selection"
-        self.noticed += caution_skipped(
+        self.noticed += caution_unjudged_items(
             self.selection, self.finished_ids, self.unjudged_ids, labels, selected_by
         )
         if self.settings.record is None:

@@ -49,7 +49,7 @@ from pytest_llmbench.session.absences import (
 from pytest_llmbench.session.catalog import Catalog, select_drift_budget
 from pytest_llmbench.session.outcomes import (
     SessionResults,
-    find_red_results,
+    find_failed_results,
     may_be_newer,
 )
 from pytest_llmbench.session.settings import (
@@ -612,7 +612,7 @@ def label_subjects(
             PERFORMANCE_TEST,
             result.case.id,
         ): f"{result.judgement.verdict} {result.case.id}"
-        for result in find_red_results(results, settings)
+        for result in find_failed_results(results, settings)
     }
     return labels | {
         ("test_unmatched_run", run.id): f"{run.reason.upper()} {run.id}"
@@ -624,7 +624,7 @@ def _make_subject(check: Check) -> Subject:
     return check.kind.test_name, check.id
 
 
-def caution_skipped(
+def caution_unjudged_items(
     selection: Selection,
     ran: Collection[str],
     skipped: Collection[str],

@@ -387,7 +387,7 @@ class _Collection:
         for run in self._without_steps:
             # If the folder of a launch contains no run, the log belongs to the launch,
             # whatever its name.
-            if run.files.folder not in folders_with_runs and _has_died(run.files):
+            if run.files.folder not in folders_with_runs and _is_launch_log(run.files):
                 self._runs.append(self._identify(run))
             else:
                 reason = _describe_unread(run, self._reader.catalog)
@@ -407,7 +407,7 @@ class _Collection:
         surroundings = Surroundings(
             Neighbours(run.found for run in self._runs),
             Neighbours(run.files for run in self._without_steps),
-            frozenset(run.id for run in self._runs if _can_be_displaced(run)),
+            frozenset(run.id for run in self._runs if _can_be_replaced(run)),
         )
         chosen_metrics, replacements = self._choose_metrics(logged_runs, surroundings)
         # Report the files that become no run: metrics without steps, other metrics, and
@@ -423,12 +423,12 @@ class _Collection:
         for attempt in chain.from_iterable(files.attempts for files in left_out):
             self._ignore(attempt.log.name, LEFT_OUT)
         for run_id, replacement in replacements.items():
-            self._ignore(run_id, _describe_displaced(logged_runs[run_id], replacement))
-        self._hide_later(left_out, surroundings)
+            self._ignore(run_id, _describe_replaced(logged_runs[run_id], replacement))
+        self._hide_later_metrics(left_out, surroundings)
         # Add the runs of the metrics, and the launches that failed after them.
         self._runs = [run for run in self._runs if run.id not in replacements]
         self._runs += map(self._identify, with_steps)
-        self._add_died(with_steps)
+        self._add_failed_launches(with_steps)
 
     def _choose_metrics(
         self, logged_runs: Mapping[str, ReadRun], surroundings: Surroundings
@@ -456,7 +456,7 @@ class _Collection:
         by_claim: dict[Claim, list[ReadRun]] = defaultdict(list)
         for run in self._reader.read(visible_metrics):
             by_claim[claims[run.files.id]].append(run)
-        # Metrics next to a log with few step times: the one with more times counts.
+        # Metrics next to a log with few step times: replace the log if they have more.
         with_more_times: list[ReadRun] = []
         replacements: dict[str, ReadRun] = {}
         for run in by_claim[Claim.CONTESTED]:
@@ -470,7 +470,7 @@ class _Collection:
         )
         return [*by_claim[Claim.RUN], *with_more_times, *without_log], replacements
 
-    def _hide_later(
+    def _hide_later_metrics(
         self, metrics: Sequence[RunFiles], surroundings: Surroundings
     ) -> None:
         """Add metrics with steps to the hidden files if they may belong to a later run
@@ -482,7 +482,7 @@ class _Collection:
                 description = "metrics, written after the logs next to them"
                 self._hidden.append((run.files.attempts[-1].log, modified, description))
 
-    def _add_died(self, metrics: Sequence[ReadRun]) -> None:
+    def _add_failed_launches(self, metrics: Sequence[ReadRun]) -> None:
         """Add launches that died before their first step, in folders with metrics.
 
         Their configuration is that of the preceding launch in the same folder, which
@@ -753,7 +753,7 @@ def _list_later_outputs(
             )
 
 
-def _can_be_displaced(run: Run) -> bool:
+def _can_be_replaced(run: Run) -> bool:
     """True if metrics with more times may replace the log of a run."""
     # For a known configuration the log is kept, since its baseline was recorded from
     # such a log.
@@ -763,7 +763,7 @@ def _can_be_displaced(run: Run) -> bool:
     )
 
 
-def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:
+def _describe_replaced(run: ReadRun, metrics: ReadRun) -> str:
     count = formatting.count_noun(count_times(run.logs), "time")
     return f"{count} of steps, but {metrics.files.id} of the same launch contains {count_times(metrics.logs)}"
 
@@ -829,7 +829,7 @@ def _is_run(run: ReadRun) -> bool:
     return bool(is_launched) and _names_workload(files)
 
 
-def _has_died(files: RunFiles) -> bool:
+def _is_launch_log(files: RunFiles) -> bool:
     """True if a log without steps is at a path where launches write logs."""
     # The folders of a launch contain a workload and a time.
     return files.started is not None and _names_workload(files)

@@ -217,7 +217,7 @@ def decide_guard(
     )
 
 
-def find_red_results(
+def find_failed_results(
     results: SessionResults, settings: Settings
 ) -> Iterator[ConfigurationResult]:
     """Yield the results whose own verdict fails, selected or not."""

@@ -133,10 +133,10 @@ def record(
     Items with a valid run are skipped. An item fails if its newest run is invalid, or
     if its value would move beyond the drift budget without an accepted reason. Without
     any valid run all items fail, unless a check reports this (`guarded`). `author` is
-    stored in the files. `catalog` contains the waived rules and the files that the
-    session read, because drift is also counted from values recorded elsewhere, and a
-    file keeps the name of its recipe. Raises RecordError if the files cannot be
-    written.
+    stored in the files. `catalog` contains the rules that the user waived, and the
+    baselines of all folders: drift is also counted from values in other folders, and a
+    file that is written again keeps the name of its recipe. Raises RecordError if the
+    files cannot be written.
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
@@ -473,11 +473,11 @@ def _describe_levels(
     trimmed_means = trim_windows(runs)
     # Levels between days: a shift of the daily runs that lies between two of the runs.
     shifts = [
-        level
-        for level in changes
-        if level.kind is ChangeKind.STEP
-        and abs(level.difference) >= FAILS
-        and _is_between(level, runs)
+        shift
+        for shift in changes
+        if shift.kind is ChangeKind.STEP
+        and abs(shift.difference) >= FAILS
+        and _is_between(shift, runs)
     ]
     if shifts:
         last_shift = shifts[-1]
