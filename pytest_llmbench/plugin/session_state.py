@@ -469,8 +469,8 @@ class Session:
         """The unmatched runs with an item, at most MOST_UNMATCHED.
 
         If there are more, the last item represents all others. Empty under
-        --llmb-unmatched=list. When baselines are recorded, only unreadable files that
-        should name the runs of an A/B have items.
+        --llmb-unmatched=list. When baselines are recorded, only the unreadable marker
+        files of A/B tests have items: without them, runs of a test may be recorded.
         """
         if self.settings.unmatched != "fail":
             return ()

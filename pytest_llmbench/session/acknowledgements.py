@@ -228,8 +228,10 @@ def _check_once(
     names: Sequence[str],
     report: Report,
 ) -> None:
-    """Report an entry that accepts the change of an earlier entry again."""
-    # The accepted level would move twice.
+    """Report an entry that accepts the same change as an earlier entry.
+
+    Two such entries would move the level of a configuration twice.
+    """
     for earlier in earlier_entries:
         in_both = [
             name

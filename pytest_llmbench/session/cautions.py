@@ -142,8 +142,8 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield all cautions of a session.
 
     They report findings that do not fail, observations of the hooks, settings that
-    weaken the gate, and items without a verdict. A recording session has only the first
-    two.
+    weaken the gate, and items without a verdict. A session that records judges nothing,
+    so that only findings and observations are reported.
     """
     from pytest_llmbench.report.outcome_documents import select_configurations
     from pytest_llmbench.report.verdicts import list_findings, select_worst

@@ -652,9 +652,9 @@ def _drop_all_duplicates(
 def _select_newer(
     hidden: Sequence[HiddenFile], runs: Sequence[Run]
 ) -> Iterator[IgnoredFile]:
-    """Yield the unread files that are newer than the runs in the nearest folder.
+    """Yield the unread files that are newer than all runs near them.
 
-    That is the innermost folder around the file that contains runs.
+    The runs near a file are in the innermost folder around the file that contains runs.
     """
     if not hidden:
         return
@@ -884,7 +884,8 @@ def _list_start_candidates(
 ) -> Iterator[StartCandidate]:
     """Yield the possible start times of a run, the most reliable first.
 
-    From the metadata or the run's folder name, the log, other folders, and the file.
+    The sources are the metadata and the run's folder name, then the log, other folders,
+    and the modification time of the log.
     """
     own_candidates = [
         candidate

@@ -586,7 +586,11 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
 def _list_remarks(
     baseline: Baseline, recording: Recording, replaced: str
 ) -> Iterator[Note]:
-    """Yield notes on the replaced value, the published value and doubts."""
+    """Yield notes on a recorded value.
+
+    They compare it with the replaced and the published value, and report several levels
+    and the number of independent runs.
+    """
     if replaced:
         yield Note(
             NoteCode.RECORDED_REPLACED,

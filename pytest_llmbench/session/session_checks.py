@@ -212,8 +212,8 @@ def _make_trend_check(
     """Build the check of the level changes that persist.
 
     It fails if --llmb-trend=fail is set and a slowdown is not accepted. Its verdict is
-    that of the slowdowns that are not accepted, else ACKNOWLEDGED, else the direction
-    of the last change.
+    SLOWER for such a slowdown, else ACKNOWLEDGED if a change was accepted, else the
+    direction of the last change.
     """
     from pytest_llmbench.report.wording import phrase
 
@@ -257,7 +257,7 @@ def _make_trend_check(
 def _advise_acknowledgement(
     key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]
 ) -> tuple[str, ...]:
-    """Return the lines of the acknowledgement that accepts the only persisting slowdown.
+    """Return the lines of an entry that would accept the persisting slowdown.
 
     Returns other advice if an existing entry must be changed first, or if the slowdown
     is too large for an entry. Returns nothing for several slowdowns, which one entry

@@ -123,8 +123,8 @@ class SessionHistory:
     def _list_days(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
         """Return one stored run for each day up to the run of an outcome, by day.
 
-        Only runs over the same window count, without the run of the outcome. A valid
-        run is preferred.
+        Only runs measured over the same window count. The run of the outcome is left
+        out. A valid run of a day is preferred to an invalid one.
         """
         past = self._by_id.get(outcome.configuration.id, ())
         window, run = outcome.window, outcome.run
