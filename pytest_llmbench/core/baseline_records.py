@@ -336,7 +336,9 @@ class Baseline:
 
     @property
     def observed(self) -> dict[str, float]:
-        """Other values measured in the recorded runs, by the names of `Observed`.
+        """Values besides the step time, measured in the recorded runs.
+
+        By the names of `Observed`, such as losses and time lost between steps.
 
         Empty if none were stored.
         """

@@ -33,7 +33,7 @@ class Reason(StrEnum):
     """The reason for a verdict: stable codes for machines."""
 
     WITHIN_TOLERANCE = "within-tolerance"
-    """The interval lies below the limit. With too few values for an interval, the
+    """The interval lies below the limit; with too few values for an interval, the
     measured value does."""
     SLOWER_THAN_BOUND = "slower-than-bound"
     """The interval lies above the limit."""

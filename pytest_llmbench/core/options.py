@@ -149,7 +149,7 @@ class SessionOptions(OptionRecord):
         repeats=True,
         ini="args",
         find=list_patterns,
-        more="layouts.md#suite-files",
+        more="selection.md#suite-files",
     )
     unmatched: str = declare(
         "--llmb-unmatched=MODE",
@@ -229,7 +229,7 @@ class SessionOptions(OptionRecord):
         shown="the baseline file's, else 5%%",
         ini="string",
         parse=parse_percentage,
-        more="baseline-files.md#drift",
+        more="recorded-baselines.md#drift",
     )
     no_cache: bool = declare(
         "--llmb-no-cache",
@@ -403,7 +403,7 @@ class LaunchOptions(OptionRecord):
     stall_limit: StallLimits = declare(
         "--llmb-stall-limit=AGE",
         "Warn when a job's log stalls for this long, and cancel the job at twice "
-        "that: 45m, auto (based on its step times) or none (warn only)",
+        "that: 45m, auto (based on its step times), or none (warn as with auto, but never cancel)",
         default="auto",
         ini="string",
         parse=parse_stall_limit,

@@ -209,7 +209,7 @@ class Outcome:
     def judged(self) -> bool:
         """True if the verdict is based on a valid run.
 
-        False if the session added in `context` that nothing was judged.
+        False if the session judged nothing; `context` then states the reason.
         """
         return self.judgement.verdict in JUDGED and not self.context
 

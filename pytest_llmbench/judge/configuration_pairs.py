@@ -244,9 +244,11 @@ def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
 def _list_distinguishing_facts(
     configuration: Configuration, namesakes: Sequence[Configuration]
 ) -> list[str]:
-    """Return the facts that distinguish a family from those with the same id.
+    """Return the facts that distinguish a family from its namesakes.
 
-    Includes the smallest size, which always differs, if the facts are not unique.
+    A family is one configuration on several numbers of GPUs; its namesakes have the
+    same id. If the facts are not unique, the smallest number of GPUs is added (such as
+    `from8`), which always differs.
     """
     facts_of_namesakes = [_list_facts(namesake) for namesake in namesakes]
     differing = []

@@ -178,11 +178,10 @@ def _find_difference(
 def compute_remaining_shifts(shifts: Sequence[LevelShift]) -> list[float]:
     """Return the remaining part of each change (log, signed), oldest first.
 
-    This is the smallest offset that any level since then had from the level before the
-    change; 0 if the change was reverted. A later change in the opposite direction
-    therefore cancels the most recent changes first, and a cancelled change never counts
-    again. For example, of the changes +0.05, +0.03 and -0.04, there remain +0.04, 0 and
-    -0.04.
+    For example, of the changes +0.05, +0.03 and -0.04, there remain +0.04, 0 and -0.04:
+    a change in the opposite direction cancels the newest changes first, and a cancelled
+    change never counts again. The remaining part is the smallest offset of any later
+    level from the level before the change, 0 if the change was reverted.
     """
     remaining_shifts = []
     for index, shift in enumerate(shifts):

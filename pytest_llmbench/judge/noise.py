@@ -106,7 +106,8 @@ def is_noisier(measured: Noise, assumed: Noise) -> bool:
 def estimate_from_repeats(seconds: Sequence[float], unit: str) -> Noise | None:
     """Estimate the noise of repeats, given in seconds.
 
-    None for fewer than two runs. `unit` names the runs in the source of the estimate.
+    None for fewer than two runs. `unit` is what the runs are called in the text of the
+    source, such as "repeats".
     """
     if len(seconds) < 2:
         return None

@@ -103,7 +103,7 @@ MIN_RUNS_WITH_OUTLIER = 6
 # two parts over the sum of squares within them plus 2 (noise / 2)^2, a prior of half
 # the expected noise with two degrees of freedom. ORDERED_LIMITS are for splits in time
 # order, SORTED_LIMITS for splits by duration. Runs of one level with twice the expected
-# noise exceed each limit in 0.4 % of recordings; see docs/reference/baseline-files.md.
+# noise exceed each limit in 0.4 % of recordings; see docs/reference/recorded-baselines.md.
 ORDERED_LIMITS = (66.9, 48.0, 31.0, 18.8, 10.5, 7.3, 5.3, 4.2, 3.3)
 SORTED_LIMITS = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
 

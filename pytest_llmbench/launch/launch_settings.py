@@ -240,7 +240,7 @@ def _refuse_contradicting_launch(settings: LaunchSettings) -> None:
     if settings.submit_only and settings.purpose in TRIALS:
         flag = PURPOSE_FLAGS[settings.purpose]
         raise SettingsError(
-            f"{flag} and --llmb-submit-only exclude each other: each run decides the next one"
+            f"{flag} cannot be used with --llmb-submit-only: it chooses each run by the result of the run before"
         )
     if settings.purpose is not Purpose.MEASURE and settings.profile_on_regression:
         raise SettingsError(

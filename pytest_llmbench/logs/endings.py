@@ -656,7 +656,7 @@ class Endings:
 
 
 def set_file_name(ending: Ending, name: str) -> Ending:
-    """Set the file name of an ending and of its `beside`."""
+    """Set the file name of an ending, and of the related ending in `beside`."""
     related = ending.beside and set_file_name(ending.beside, name)
     return replace(ending, file=name, beside=related)
 

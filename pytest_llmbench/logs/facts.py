@@ -308,7 +308,8 @@ class Statements:
     def add(self, hit: Hit) -> None:
         """Add the statements at a marker.
 
-        Ignores a marker that its line has already contained MOST_IN_LINE times.
+        Ignores a marker that its line has already contained MOST_IN_LINE times, except
+        the profiler marker.
         """
         if hit.marker != _PROFILED and not self._counter.admit(hit):
             return

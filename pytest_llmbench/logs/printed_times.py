@@ -218,12 +218,13 @@ class TimeNotation:
         return None
 
     def _may_be_truncated(self, shape: int) -> bool:
-        """True if a time at the end of its line may be truncated.
+        """True if a time with `shape` decimals at the end of its line may be truncated.
 
-        If most lines continue after the time, it is truncated if it has fewer decimals
-        than usual, or if most times are whole numbers. Otherwise it is truncated if it
-        has fewer decimals than usual although the log prints a fixed number of
-        decimals: most times have the same number, and trailing zeros are printed.
+        - If most lines continue after the time: if it has fewer decimals than usual, or
+          if most times are whole numbers.
+        - If most times end their lines: if it has fewer decimals than usual although
+          the log prints a fixed number of them (most times have the same number, and
+          trailing zeros are printed).
         """
         usual_shape = max(
             self._shapes, key=lambda candidate: (self._shapes[candidate], candidate)

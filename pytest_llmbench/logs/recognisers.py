@@ -244,7 +244,10 @@ def _read_watts(match: re.Match[bytes]) -> str:
 
 
 def _return_always(value: str) -> TextReader:
-    """Return a converter that ignores the match: the text itself states the fact."""
+    """Return a converter that gives `value` for every match.
+
+    The fact is that the text is in the log.
+    """
     return lambda _: value
 
 

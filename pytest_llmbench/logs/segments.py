@@ -512,7 +512,10 @@ def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Fl
 
 
 def _collect_since(rows: Sequence[StepRecord]) -> Floats:
-    """Return the time stamp of each record's `since`, NaN if not set."""
+    """Return when the time of each step began, as a time stamp; NaN if not set.
+
+    A dialect sets `since` to the record from which the time of a step was measured.
+    """
     since = list(map(GET_FIELD["since"], rows))  # (step, time stamp), or None
     if not any(since):
         return np.full(len(rows), NAN)

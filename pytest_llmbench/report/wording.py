@@ -509,8 +509,8 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "the interval is wider until the history has 8 daily runs (--llmb-history)"
     ),
     StatementCode.NOISY_STEPS: (
-        "the steps vary so much that their mean is known to {error:.1%} only, worse "
-        "than the {sigma:.1%} assumed between runs: the interval is wider"
+        "the steps vary so much that their mean is uncertain by {error:.1%}, more than "
+        "the {sigma:.1%} assumed between runs: the interval is wider"
     ),
     StatementCode.FEW_RECORDED: _phrase_few_recorded,
     StatementCode.BASELINE_CONTRADICTS: _phrase_contradiction,
@@ -547,12 +547,12 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
     ),
     StatementCode.HICCUP: (
         "transient stalls left out: {steps:slow_steps}; the mean is {mean:seconds}, "
-        "or {usual:seconds} with the next slowest steps in place of the stalls"
+        "or {usual:seconds} if each stall takes as long as the next slowest step"
     ),
     StatementCode.HICCUPS_OFTEN: (
         "transient stalls are counted, because {runs} runs in seven days had some: "
         "{steps:slow_steps}; the mean is {mean:seconds}, and would be {usual:seconds} "
-        "with the next slowest steps in place of the stalls"
+        "if each stall took as long as the next slowest step"
     ),
     StatementCode.NEWEST_BY_FILE_TIME: (
         "only file times show that this run is the newest, and copying may change them"

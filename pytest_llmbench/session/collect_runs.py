@@ -578,7 +578,10 @@ class _Collection:
         return accepted_files
 
     def finish(self) -> IngestedRuns:
-        """Drop the duplicates; return the runs and the files that are not runs."""
+        """Drop the duplicates; return the runs and the files that are not runs.
+
+        Hidden metrics files (see `_hidden`) are returned only if newer than all runs.
+        """
         kept, copies, left_out = _drop_all_duplicates(
             self._runs, self._unnamed_ids, self._reader.now
         )

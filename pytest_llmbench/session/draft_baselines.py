@@ -156,8 +156,9 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
     try:
         recipes = read_recipes([directory]) if directory.is_dir() else ()
     except BaselineError:
-        # The folder has no baseline files, or recording into it reports the problem.
+        # A folder with damaged files is reported when the session records into it.
         return catalog
+    # Baselines that were drafted from runs have `match`.
     recorded = {
         baseline.key: (baseline,)
         for recipe in recipes

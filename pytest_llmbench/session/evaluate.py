@@ -421,9 +421,11 @@ def collect_evidence(
 
 
 def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evidence:
-    """Add a contradiction in the baseline, and the largest plausible speed-up.
+    """Add what can make a verdict doubtful.
 
-    The step times of related configurations are added too, to explain a speed-up.
+    This is a contradiction in the baseline. Unless any speed-up is allowed, the largest
+    plausible speed-up is added, with the step times of related configurations: a run
+    may be faster because it is another configuration.
     """
     key, baseline = evidence.baseline.key, evidence.baseline
     with_contradiction = dataclasses.replace(

@@ -404,7 +404,7 @@ def make_recordings(levels: Sequence[float], cv: float, seed: int) -> list[list[
 def test_recorded_runs_at_one_step_time_are_rarely_reported_as_two_levels(
     runs: int, cv: float
 ) -> None:
-    """Fewer than 1 % are split, up to twice the expected noise. docs/reference/baseline-files.md lists
+    """Fewer than 1 % are split, up to twice the expected noise. docs/reference/recorded-baselines.md lists
     the numbers for 200,000 recordings each."""
     refused = sum(
         find_run_levels(recording, 0.01, ordered=True) is not None

@@ -283,7 +283,7 @@ def test_fast_run_elsewhere_on_a_slow_day_confirms_the_suspect_nodes() -> None:
     ]
 
 
-def test_software_shared_by_slow_runs_alone_clears_their_nodes() -> None:
+def test_nodes_are_cleared_if_only_the_slow_runs_share_a_software_version() -> None:
     """Commits differ every day: only software that all slow runs share may be the
     cause."""
     assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [

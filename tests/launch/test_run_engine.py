@@ -381,7 +381,7 @@ def test_regression_is_profiled_once_if_requested(
     assert jobs == [(Purpose.MEASURE, None), (Purpose.PROFILE, loss)]
 
 
-def test_no_profile_is_made_without_a_regression_and_sufficient_gpu_hours() -> None:
+def test_profile_is_made_only_after_a_regression_with_sufficient_gpu_hours() -> None:
     assert Course(Verdict.PASS, profile_on_regression=True).end() == []
     poor = Course(
         Verdict.REGRESSION, hours_left=0.0, repeats=1, profile_on_regression=True

@@ -83,7 +83,7 @@ def test_log_read_at_once_gives_its_steps_with_line_numbers(
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
 @given(data=st.data())
-def test_harmless_change_between_records_changes_no_step(
+def test_text_inserted_between_step_records_changes_no_step(
     name: str, change: str, data: st.DataObject
 ) -> None:
     log = data.draw(written(name))

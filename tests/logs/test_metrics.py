@@ -226,7 +226,7 @@ def test_integer_milliseconds_become_seconds() -> None:
         (30.0, lambda step: float(step // 10), {}),  # sent in batches of ten
     ],
 )
-def test_wall_times_decide_the_unit_of_step_times_only_if_far_off(
+def test_unit_of_step_times_is_corrected_only_if_wall_times_differ_by_a_factor_of_units(
     printed: float, wall: Callable[[int], float], expected: dict[str, int]
 ) -> None:
     for name in ("iteration-time", "perf/step_time_seconds", "train_step_timing in s"):

@@ -38,7 +38,7 @@ def statistics_record(value: Mapping[str, float], **metadata: float) -> str:
 STOP = mlperf_record("run_stop", None, samples_count=64, status="success")
 
 
-def test_mlperf_record_of_each_step_fills_columns() -> None:
+def test_mlperf_record_of_each_step_gives_its_time_and_loss() -> None:
     run = build_log(
         *(mlperf_step(step, 0.5 + step / 8, 7.5, BATCH) for step in range(4))
     )
@@ -191,7 +191,7 @@ def test_rate_contradicting_clock_is_dropped(rate: float, kept: bool) -> None:
     assert dropped(log) == ({} if kept else {"unknown-step": 1})
 
 
-def test_rate_of_whole_run_is_not_a_block() -> None:
+def test_rate_of_whole_run_is_not_read_as_the_rate_of_a_block() -> None:
     """NVIDIA's code for GPT-3 prints tokens/s of all steps, and the tokens so far.
 
     The batch size happens to divide the tokens, too.
@@ -222,7 +222,7 @@ def test_mlperf_statistics_of_other_kinds_are_not_steps(
     assert (log.segments, log.dropped) == ((), ())
 
 
-def test_mlperf_record_with_time_and_rate_begins_its_block() -> None:
+def test_mlperf_record_with_time_and_rate_times_the_block_that_it_begins() -> None:
     """NVIDIA's code of 5.0 prints it so."""
     records = [
         statistics_record({"throughput": 32.0, "train_step_time": 0.25}, step=start)

@@ -272,7 +272,7 @@ def test_step_record_with_fewer_fields_than_the_others_is_dropped_as_truncated(
 
 
 @pytest.mark.parametrize("after", [" | consumed_sam", " | consumed_samples: 6", " |x"])
-def test_number_followed_by_text_is_complete(after: str) -> None:
+def test_number_followed_by_text_is_not_taken_as_truncated(after: str) -> None:
     log = parse(nemo2(0, more="") + nemo2(1) + nemo2(2, "6.06", more=after) + nemo2(3))
     assert steps(log) == [[0, 1, 3] if after == " |x" else [0, 1, 2, 3]]
 

@@ -228,7 +228,7 @@ def test_slowdown_of_all_configurations_is_one_item_and_mentioned_in_each_regres
 
 
 @pytest.mark.slow
-def test_last_failed_option_refuses_a_failed_scaling_check_that_needs_a_launch(
+def test_rerun_of_a_failed_scaling_check_that_needs_a_launch_is_a_usage_error(
     jobs: Callable[..., None], pytester: pytest.Pytester
 ) -> None:
     jobs(small=0.96, large=1.04)

@@ -222,7 +222,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.NOISY_STEPS,
         {"error": 0.02, "sigma": 0.01},
-        "the steps vary so much that their mean is known to 2.0% only, worse than the "
+        "the steps vary so much that their mean is uncertain by 2.0%, more than the "
         "1.0% assumed between runs: the interval is wider",
     ),
     (
@@ -335,14 +335,14 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
         C.HICCUP,
         {"steps": SLOW_STEPS, "mean": 7.5, "usual": 7.3},
         f"transient stalls left out: {SLOW_STEPS_TEXT}; the mean is 7.500 s, "
-        "or 7.300 s with the next slowest steps in place of the stalls",
+        "or 7.300 s if each stall takes as long as the next slowest step",
     ),
     (
         C.HICCUPS_OFTEN,
         {"runs": 3, "steps": SLOW_STEPS, "mean": 7.5, "usual": 7.3},
         "transient stalls are counted, because 3 runs in seven days had some: "
         f"{SLOW_STEPS_TEXT}; the mean is 7.500 s, "
-        "and would be 7.300 s with the next slowest steps in place of the stalls",
+        "and would be 7.300 s if each stall took as long as the next slowest step",
     ),
     (
         C.NEWEST_BY_FILE_TIME,

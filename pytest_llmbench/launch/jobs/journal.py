@@ -142,7 +142,9 @@ def explain_errors(file: Path) -> Iterator[None]:
         yield
     except UnicodeDecodeError:  # raised for damaged names in the schema
         remedy = _find_remedy("SQLITE_CORRUPT")
-        raise LaunchError(f"{file}: the names in it are not text; {remedy}") from None
+        raise LaunchError(
+            f"{file}: its names of tables or columns are not text; {remedy}"
+        ) from None
     except sqlite3.ProgrammingError:  # an error of this program
         raise
     except sqlite3.DatabaseError as error:

@@ -219,12 +219,13 @@ class Planner:
         )
 
     def _describe_cluster(self, machine: Cluster) -> Cluster:
-        """Describe the cluster if there is no cluster file.
+        """Describe the cluster if there is no cluster file. Returns
 
-        If GPUs are needed and this machine has none, returns the cluster that a
-        scheduler describes, unless the launcher is `local` or no scheduler has GPUs.
-        Otherwise returns this machine. If options give another GPU type or more GPUs,
-        they describe another cluster: only the GPU type of this machine is returned.
+        1. the cluster of a scheduler that has GPUs, if this machine has none and needs
+           them, and the launcher is not `local`;
+        2. only the GPU type of this machine, if options give another type or more GPUs:
+           then they describe another cluster;
+        3. this machine otherwise.
         """
         launch = self.launch
         if machine.gpu == "cpu" and self._needs_gpus and launch.launcher != "local":

@@ -141,8 +141,8 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
 def _may_retry(ended: Sequence[EndedJob], last: EndedJob, retries: int) -> bool:
     """True if the `last` ended job may be started again.
 
-    This is the first hung job of the configuration, or a job that the infrastructure
-    ended while retries of its run remain. A second hung job counts as a real failure:
+    True if `last` is the first hung job of the configuration, or if the infrastructure
+    ended it and retries of its run remain. A second hung job counts as a real failure:
     new software may deadlock.
     """
     # both lists include `last`

@@ -736,8 +736,9 @@ def _set_steps(record: StepRecord, steps: int) -> StepRecord:
 def _divide_after(record: StepRecord, first: int) -> StepRecord:
     """Correct the mean of a run to the steps after `first`.
 
-    The rate counts all steps, but the time only covers the steps after `first`. The
-    time becomes NaN if there are none.
+    The framework divided the time of these steps by the number of all steps. So the
+    step time is scaled up, and the samples per second are scaled down. The time becomes
+    NaN if there are no steps after `first`.
     """
     done = record.step - first
     if done <= 0:

@@ -156,7 +156,8 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     The first time is dropped if it covers fewer steps than others, because torchtitan
     still divides it by the full interval.
     """
-    if not any(record.rounded for record in records):  # times of single steps
+    # A record is `rounded` if its time is the mean of several steps (see `read_step`).
+    if not any(record.rounded for record in records):
         return list(records)
     usual_gap = count_usual_gap(records)
     first = records[0]._replace(mean_of=min(usual_gap, max(1, records[0].step)))

@@ -127,8 +127,9 @@ def read_columns(
 ) -> StepColumns | None:
     """Read the bars at these offsets, each on its own line.
 
-    Returns None if a bar has another layout. A bar that repeats a step with equal
-    values is left out, and so is a bar without values.
+    A bar that repeats a step with equal values is left out, and so is a bar without
+    values. Returns None if a bar has another layout or another total, if a validation
+    failed, or if the last bar has no values.
     """
     last_bar = BAR.match(text, offsets[-1])
     fields = last_bar[4].split(b", ") if last_bar else []

@@ -154,7 +154,9 @@ class LogCache:
         Raises ValueError if the key has the wrong length.
         """
         if len(key) != KEY_BYTES:
-            raise ValueError(f"a key of {len(key)} bytes")
+            raise ValueError(
+                f"found a cache key of {len(key)} bytes, expected {KEY_BYTES}"
+            )
         return hmac.digest(key, self._identity + data, "sha256")
 
     def _make_key(self) -> bytes:

@@ -62,7 +62,7 @@ class ListedEntry:
         """True for a folder. Raises OSError if the entry is refused."""
         if self.refused:
             raise OSError(errno.ELOOP, self.refused, self.path)
-        return self.status.st_mode == S_IFDIR
+        return self.status.st_mode == S_IFDIR  # a listing has no permission bits
 
     def is_symlink(self) -> bool:
         """False: links are not followed here."""

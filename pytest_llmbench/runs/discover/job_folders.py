@@ -484,7 +484,10 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
 
 
 def _separate_metrics(job_folders: Sequence[JobFolder]) -> tuple[JobFolder, ...]:
-    """Separate the metrics of folders if their given path also leads to a log."""
+    """Separate metrics files from logs if a path of --llmb-logs leads to both.
+
+    The metrics files of a folder get a job folder of their own.
+    """
     paths_with_logs = {
         job_folder.folder.given_path
         for job_folder in job_folders

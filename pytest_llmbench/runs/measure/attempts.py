@@ -57,12 +57,16 @@ class Choice:
 def choose_segment(
     attempts: Sequence[Attempt], window: Window, steps: int
 ) -> Choice | None:
-    """Choose the last finished segment that covers the window, and other candidates.
+    """Choose the segment to judge, and list the other candidates.
 
-    Profiled and traced segments do not qualify. If no segment qualifies, or a later
-    segment started over, the last segment is chosen. Resumed segments that cover the
-    window only together are joined. None if no segment has steps, or if the finished
-    run has a newer metrics file without steps.
+    1. The last finished segment that covers the window is chosen. Profiled and traced
+       segments do not qualify.
+    2. If a later segment started over, the last one is chosen instead.
+    3. If no segment qualifies, the last segment is chosen. If it continues earlier
+       segments, so that only all of them cover the window, they are joined.
+
+    None if no segment has steps, or if the finished run has a newer metrics file
+    without steps.
     """
     choices = [
         SegmentChoice(attempt, number, segment)

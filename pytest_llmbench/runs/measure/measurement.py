@@ -61,7 +61,8 @@ def measure(
     than the step times of the window: contradicting clocks, and steps outside the
     window that are slower by more than `tolerance`.
     """
-    # the baseline with the window that a valid run must contain
+    # A valid run must contain the window of `required`; the candidates are compared over
+    # the window of `baseline`.
     required = baseline.required
     choice, candidate_seconds = choose_judged(run, required, now, ranked=baseline)
     excluded = validity.find_exclusion(run, choice) or _exclude_short_companion(

@@ -58,7 +58,8 @@ def make_pauses(
 ) -> Pauses:
     """Make pauses with the save durations that the log prints.
 
-    `line` contains the line of each step.
+    `row` contains the index of the step that ends each pause (1 or more), `kind` its
+    kinds (`PauseKind`), `seconds` its duration; `line` contains the line of each step.
     """
     printed = np.full(len(row), np.nan)
     saves = [

@@ -115,7 +115,8 @@ def find_problems(
 ) -> Iterator[Problem]:
     """Yield the evidence that a run did not train.
 
-    Yields nothing if the log prints no loss, gradient norm or learning rate.
+    If the log prints no loss, gradient norm or learning rate, the only possible problem
+    is LOSS_MISSING.
     """
     window = timing.window
     if not len(window):

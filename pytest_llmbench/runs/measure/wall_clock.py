@@ -327,7 +327,8 @@ def _replace_backward_jumps(intervals: Intervals, goes_back: Flags) -> Intervals
 def _compute_ratio(intervals: Intervals, mask: Flags) -> ClockRatio | None:
     """Return clock time and step time of the masked intervals, None if there are none.
 
-    The `spread_` fields omit the intervals that lost the most time (LARGEST_GAPS).
+    The `spread_` fields contain the time lost over many intervals: the sums without the
+    intervals that lost the most time (LARGEST_GAPS).
     """
     if not mask.any():
         return None

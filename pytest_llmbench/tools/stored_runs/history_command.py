@@ -224,7 +224,7 @@ def _parse_words(text: str) -> str:
     """Return the value of -k unchanged; refuse parentheses."""
     if "(" in text or ")" in text:
         raise argparse.ArgumentTypeError(
-            f"found {text!r}, expected words with and, or, not, and no parentheses"
+            f"found {text!r}, expected words joined by `and`, `or` and `not`, without parentheses"
         )
     return text
 

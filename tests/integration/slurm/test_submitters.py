@@ -167,7 +167,7 @@ def test_job_id_is_parsed_from_the_block_that_nemo_run_prints(
         ("--llmb-nccl-trace", "_nccltrace", "not-judged"),
     ],
 )
-def test_only_the_training_profile_or_trace_task_that_was_requested_is_submitted(
+def test_only_the_requested_task_of_several_launch_tasks_is_submitted(
     tmp_path: Path, cluster: Cluster, option: str, task: str, reason: str
 ) -> None:
     """The launch script would also submit the job of a profile, which was not

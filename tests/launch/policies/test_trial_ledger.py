@@ -262,7 +262,7 @@ def test_comparison_uses_separate_jobs_after_three_allocations_ended_early() -> 
     assert ledger.separate_reason == f"3 allocations ended too early; {CANCELLED.text}"
 
 
-def test_run_outside_an_allocation_is_followed_by_separate_jobs() -> None:
+def test_later_runs_are_separate_jobs_after_a_run_outside_the_allocation() -> None:
     """A resumed session may have begun with separate jobs."""
     (run,) = plan(read(FIRST, plan=SHARED)).runs
     assert run.spec.allocation == 0
