@@ -633,7 +633,8 @@ SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
         "{entry:phrase} ({entry.place})"
     ),
     StatementCode.VALUE_DRIFT: (
-        "this run: {tonight:move}; recorded since: {recorded:ratio} ({limits:limits})"
+        "this run: {tonight:move}; the recorded values changed by {recorded:ratio} "
+        "since then ({limits:limits})"
     ),
     StatementCode.DRIFTED_RUN: (
         "this run: {tonight:move}; the limit is {allowed:seconds} ({limits:limits})"

@@ -531,7 +531,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
     (
         C.VALUE_DRIFT,
         {"tonight": (7.665, FIRST), "recorded": 1.02, "limits": LIMITS},
-        f"this run: {MOVED}; recorded since: +2.0 % {LIMITS_TEXT}",
+        f"this run: {MOVED}; the recorded values changed by +2.0 % since then {LIMITS_TEXT}",
     ),
     (
         C.DRIFTED_RUN,
