@@ -112,9 +112,7 @@ def compare(values: Values, counts: Mapping[str, Count]) -> Report:
         )
         if count.done != value.done:
             faults.append(f"{name}: did {count.done!r}; its value is of {value.done!r}")
-        elif count.instructions > value.instructions * (1 + accepted / 100) * (
-            1 + TOLERANCE_PERCENT / 100
-        ):
+        elif _exceeds_limit(values, name, count):
             faults.append(
                 f"{name}: {change:.2f} % more instructions than its value; {TOLERANCE_PERCENT:g} % are allowed, "
                 f"and {accepted:g} % are accepted. Make it faster, or add an entry to `accepted` of values.yaml with "
@@ -131,6 +129,31 @@ def compare(values: Values, counts: Mapping[str, Count]) -> Report:
             f"the accepted slowdowns add up to {total:g} %, more than {ACCEPTED_LIMIT_PERCENT:g} %"
         )
     return Report(rows, faults, lower)
+
+
+def _exceeds_limit(values: Values, name: str, count: Count) -> bool:
+    """True if a job with a value takes more instructions than allowed."""
+    accepted = 1 + values.get_accepted_percent(name) / 100
+    tolerated = 1 + TOLERANCE_PERCENT / 100
+    return count.instructions > values.jobs[name].instructions * accepted * tolerated
+
+
+def list_slow_jobs(values: Values, counts: Mapping[str, Count]) -> list[str]:
+    """Return the jobs that take more instructions than allowed."""
+    return [
+        name
+        for name, count in counts.items()
+        if name in values.jobs and _exceeds_limit(values, name, count)
+    ]
+
+
+def keep_lower(
+    counts: Mapping[str, Count], repeated: Mapping[str, Count]
+) -> dict[str, Count]:
+    """Return the lower count of each job."""
+    return {
+        name: min(count, repeated.get(name, count)) for name, count in counts.items()
+    }
 
 
 def lower_values(values: Values, counts: Mapping[str, Count]) -> Values:

@@ -159,7 +159,7 @@ class Reason(StrEnum):
     """Steps outside the window lost more time than in the recorded runs."""
     LESS_WORK = "less-work"
     """Steps contain fewer samples or tokens than recorded, or than at the start of the
-    run."""
+    window."""
     TIMES_DISAGREE = "times-disagree"
     """Other numbers in the log (rates, timestamps) contradict the step times."""
     ORDER_AMBIGUOUS = "order-ambiguous"

@@ -11,6 +11,8 @@ from speed.gate import (
     Slowdown,
     Values,
     compare,
+    keep_lower,
+    list_slow_jobs,
     lower_values,
     read_values,
     write_values,
@@ -40,6 +42,16 @@ def test_benchmark_fails_above_three_percent_more_instructions_than_recorded() -
     assert fault.startswith(
         "read: 3.00 % more instructions than its value; 3 % are allowed, and 0 % are accepted."
     )
+
+
+def test_lower_of_two_counts_decides_if_a_benchmark_is_too_slow() -> None:
+    recorded = values(accept(2))
+    first = {"read": Count(1_060_000, DONE), "new": Count(1, DONE)}
+    assert list_slow_jobs(recorded, first) == ["read"]
+    counts = keep_lower(first, {"read": Count(1_040_000, DONE)})
+    assert counts == {"read": Count(1_040_000, DONE), "new": Count(1, DONE)}
+    assert list_slow_jobs(recorded, counts) == []
+    assert keep_lower(counts, first) == counts
 
 
 def test_accepted_slowdown_raises_the_instruction_limit_of_its_benchmark_only() -> None:
