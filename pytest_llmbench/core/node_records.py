@@ -136,7 +136,12 @@ class NodeSearch:
 
     @property
     def answer(self) -> NodeAnswer:
-        """The result as a code: slow nodes named, evident or without evidence."""
+        """The result as a code.
+
+        NAMED: nodes are identified as slow. EVIDENT: some node is slow, but which one is
+        uncertain. NONE: there is no evidence of a slow node. NOTHING_TO_TELL: the nodes
+        of no run are known.
+        """
         if self.evidence.named:
             return NodeAnswer.NAMED
         if not self.evidence.runs_with_nodes:  # nothing to compare

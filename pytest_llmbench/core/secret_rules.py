@@ -380,7 +380,7 @@ def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
 
 
 def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
-    """Match a pattern, which also matches an empty text, at an index."""
+    """Match a pattern at an index. The pattern must match even an empty text."""
     match = re.compile(pattern).match(text, start)
     assert match is not None  # noqa: S101 (all these patterns match an empty text)
     return match

@@ -246,8 +246,8 @@ def _list_distinguishing_facts(
 ) -> list[str]:
     """Return the facts that distinguish a family from its namesakes.
 
-    A family is one configuration on several numbers of GPUs; its namesakes have the
-    same id. If the facts are not unique, the smallest number of GPUs is added (such as
+    A family is one configuration on several numbers of GPUs. `namesakes` are all
+    families with its id, including the family itself. If the facts are not unique, the smallest number of GPUs is added (such as
     `from8`), which always differs.
     """
     facts_of_namesakes = [_list_facts(namesake) for namesake in namesakes]

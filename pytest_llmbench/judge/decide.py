@@ -151,20 +151,20 @@ def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | 
 
 
 def _judge_first(evidence: Evidence) -> Judgement:
-    """Judge the first run without other runs of its launch or repeats."""
+    """Judge the first run of the evidence as if it had no launch and no repeats."""
     measurement = evidence.measurements[0]
     problem = measurement.excluded
     if problem is not None:
         return _make_judgement(
             evidence, Verdict.NOT_COMPARABLE, problem.reason, problem, measurement
         )
-    unlaunched = _drop_launch(measurement)
+    without_launch = _drop_launch(measurement)
     without_repeats = replace(
         evidence,
-        measurements=(unlaunched, *evidence.measurements[1:]),
+        measurements=(without_launch, *evidence.measurements[1:]),
         repeat_window=None,
     )
-    return _judge_run(without_repeats, unlaunched)
+    return _judge_run(without_repeats, without_launch)
 
 
 def _drop_launch(measurement: Measurement) -> Measurement:

@@ -130,11 +130,11 @@ def _explain_separate_runs(
         known_slow_nodes = known_slow.intersection(nodes) - cleared
         suspect_nodes = [node for node in nodes if node not in cleared]
         counts.update(known_slow_nodes or suspect_nodes)
-    # the earlier finding counts as a slow run
+    # An earlier finding about a node counts like one more slow run on this node.
     counts.update(known_slow.intersection(counts))
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
-    # A further run on the nodes of the slowest such run tests its suspects.
+    # One more run on the nodes of the slowest run with such a node tests the suspects.
     with_blamed_node = [
         run for run in slow if not counts.keys().isdisjoint(_get_nodes(run))
     ]

@@ -374,8 +374,8 @@ def _may_be_copied_together(newest: Run, rival: Run) -> bool:
         or rival.started is None
     ):
         return True
-    nearest = min(COPIED * abs(newest.started - rival.started), LONGEST_COPY)
-    return abs(written - rival_written) <= max(TOGETHER, nearest)
+    largest_gap = min(COPIED * abs(newest.started - rival.started), LONGEST_COPY)
+    return abs(written - rival_written) <= max(TOGETHER, largest_gap)
 
 
 def _measure_lag(run: Run) -> timedelta | None:

@@ -57,9 +57,10 @@ class Shape:
 
 
 def find_shape(measurement: Measurement) -> Shape:
-    """Find the shape of the measured window.
+    """Find how the step times vary in the measured window.
 
-    The shape does not depend on the unit of time. Fewer than three steps are EVEN.
+    For example, they are even, contain slow steps or two levels, or drift. The shape
+    does not depend on the unit of time. Fewer than three steps are EVEN.
     """
     window = _make_columns(measurement)
     if len(window.steps) < MIN_STEPS:

@@ -124,6 +124,7 @@ class Growing:
                 if state == (self._identity, self.read_bytes, previous.modified):
                     return previous
             self._read_new(file)
+        # the bytes after the last complete line; not a whole log
         tail = self._cutter.finish()._replace(whole=False)
         self._latest = _find_latest_signs(tail, self._latest)
         # A new collector for the last bytes: a copy of all records would become slower

@@ -413,7 +413,10 @@ def _select_related(
     def is_related(subject: Subject, check: Any, node: str) -> bool:
         """True if a deselected check must be selected with the remaining items.
 
-        `check` may be an unmatched run; `node` is the node id of its item.
+        A built-in check follows the items of its configurations. A check of the user's
+        own tests, and a check that merely shares a configuration with a selected check,
+        follow only if they fail and no selected item shows the failure. `check` may be
+        an unmatched run; `node` is the node id of its item.
         """
         fails_unseen = _is_failing(check) and subject not in remaining_subjects
         is_about_selected = check.id in selected_ids or not selected_keys.isdisjoint(

@@ -272,7 +272,11 @@ def _list_job_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield the literal comparison, the interval of the difference, and its noise."""
+    """Yield the rows (name, text) on the statistics of a verdict.
+
+    These are the rule of the limit, the interval of the difference, the noise, and the
+    detectable slowdown.
+    """
     estimate = outcome.estimate
     if estimate is None:
         return

@@ -193,6 +193,7 @@ def format_coverage(document: NodesDocument) -> str:
     """Describe the searched runs: `history.db: 30 days, ...; 64 nodes; ...`."""
     runs = formatting.count_noun(document.runs, "run")
     coverage = f"nodes known for {document.runs_with_nodes} of {runs}"
+    # `too_few_nights` are configurations with runs, but on too few days to compare them.
     if not document.runs:
         text = coverage if document.too_few_nights else "no run with known nodes"
         return f"{document.history}: {text}"

@@ -183,7 +183,11 @@ class Neighbours:
         return list(chain.from_iterable(self._at.get(folder, {}).values()))
 
     def is_near(self, folder: Path, given_path: Path) -> bool:
-        """True if a run is below the folder, or a run of `given_path` in or above it."""
+        """True if a run is near a folder.
+
+        This is any run below the folder, or a run of `given_path` in the folder or in
+        one above.
+        """
         above = (self._at.get(candidate, {}) for candidate in (folder, *folder.parents))
         return folder in self._under or any(given_path in runs for runs in above)
 

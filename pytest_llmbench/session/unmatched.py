@@ -88,7 +88,7 @@ def _join_keys(keys: Iterable[tuple[Key, ...]]) -> tuple[Key, ...]:
 
 
 def explain_unmatched(run: Run) -> tuple[Reason, list[str]]:
-    """Return the reason for which no baseline matches, the root cause first.
+    """Return why no baseline matches: the reason, and texts with the root cause first.
 
     If the logs of a run cannot be read, only its names may be known.
     """

@@ -458,7 +458,8 @@ def _find_range(posterior: Floats, first: int) -> BuildRange:
     """Return the shortest range of builds with 95 % of the posterior."""
     cumulative = _accumulate(posterior)
     total = len(posterior)
-    # of each possible start of a range: the shortest range with enough probability
+    # For each possible start of a range: the end (exclusive) of the shortest range with
+    # enough probability.
     starts = np.arange(total)
     tolerance = 10.0**-COMPARED_DECIMALS  # for rounding errors of the sums
     required = cumulative[:-1] + REQUIRED_PROBABILITY - tolerance

@@ -112,7 +112,10 @@ def _describe_problem(number: int, problem: LaunchProblem) -> str:
 
 
 def _wrap(text: str, prefix: str) -> str:
-    """Wrap a text to the terminal; `prefix` precedes the first line, blanks the rest."""
+    """Wrap a text to the terminal.
+
+    The first line begins with `prefix`, the others with as many spaces.
+    """
     return fill(
         escape(text),
         WIDTH,

@@ -405,9 +405,10 @@ def _pair_lines(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]
 
 
 def _number_step_times(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Number step times from 1 within each rank, as uncertain.
+    """Number step times from 1 within each rank.
 
-    `time_steps` counts again in each attempt. A truncated line keeps its number, with
+    The numbers are marked as uncertain (`rounded`): `time_steps` counts again from 1 in
+    each attempt. A truncated line keeps its number, with
     NaN seconds, so that later numbers stay right; it is counted in the tally.
     """
     counts: Counter[str] = Counter()

@@ -356,6 +356,7 @@ def _measure_distance(match: Match, gpus: str, dtype: str) -> Distance:
     fields = match.differences
     gpu_count = _read_count(gpus)
     gpu_distance = abs(math.log2(match.key.gpus / gpu_count)) if gpu_count else 0.0
+    # Another layout is a weaker difference than a different value of the run.
     layout_discount = 0.5 if "layout" in fields else 0.0
     other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
     return (

@@ -411,9 +411,9 @@ def _make_metadata_run(
 def _record_undecided_metadata(
     assignment: Assignment, jobs: FolderJobs, walk: Walk
 ) -> None:
-    """Record metadata that may belong to one of several logs as unreadable.
+    """List each metadata file that may belong to several logs as unreadable.
 
-    Ignoring it would hide a contradiction with a wrong log.
+    If the file were ignored, it could not contradict a log in the wrong folder.
     """
     log_names = [
         attempt.log.name

@@ -266,10 +266,12 @@ def is_too_slow(
 ) -> bool:
     """True if a range costs more than the tolerance allows.
 
-    `excess` is the part of its cost, in seconds, that exceeds the recorded cost. The
-    tolerance of the whole run is allowed, and at least STALL_SECONDS. If the range is
-    at least a third of the run, and its usual step exceeds the tolerance, only a third
-    of the run's tolerance is allowed.
+    `excess` is the part of its cost, in seconds, that exceeds the recorded cost.
+    Allowed is
+
+    - a third of the run's tolerance for a range of at least a third of the run whose
+      usual step exceeds the tolerance,
+    - otherwise the tolerance of the whole run, and at least STALL_SECONDS.
     """
     allowed = check.share.to_seconds(tolerance)
     has_slow_level = slow_range.usual_seconds > check.share.step_seconds * (

@@ -455,7 +455,9 @@ def _make_configuration(
 def _read_cells(mapping: DocumentMapping, cells: Sequence[LabelledCell]) -> ReadCells:
     """Read the cells of a row or column.
 
-    If a cell has the unit of another metric, the row may be shifted, so no cell is read.
+    If a cell has the unit of another metric, the row may be shifted, so no cell is
+    read. `unknown_keys` of the result are the keys that a cell should state, but that
+    could not be read.
     """
     for label, cell in cells:
         if is_shifted(mapping, LabelledCell(label, cell)):

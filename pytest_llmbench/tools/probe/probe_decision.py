@@ -40,13 +40,13 @@ def decide_probe(
     `good`, `bad` and `new` are log step times of runs, at least one each. Returns the
     outcome and the estimated distance of the build from the middle:
 
-    - SLOWER, NOT_SLOWER: the interval lies above or below the middle.
+    - SLOWER: the interval lies above the middle. NOT_SLOWER: below it.
     - CANNOT_TELL: the interval contains the middle.
     - ENDS_ALIKE: the bad end is not clearly slower than the good end; the estimate is
       then their difference.
 
-    The noise is pooled from the three sets, and from the assumed noise if they have
-    fewer than 2.8 degrees of freedom. `errors` of good, bad and new are lower limits of
+    The noise is pooled from the three sets. With fewer than 2.8 degrees of freedom
+    (as many as 8 daily runs have), the assumed noise is pooled, too. `errors` of good, bad and new are lower limits of
     the standard errors.
     """
     good_mean, bad_mean, new_mean = (sum(side) / len(side) for side in (good, bad, new))
