@@ -299,11 +299,12 @@ def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
 
 
 def _cache_commands(machine: LocalMachine) -> LocalMachine:
-    """Return a machine that runs equal commands only once.
+    """Return a machine that runs a command only once in equal environments.
 
-    Many jobs use the same Python. Commands are compared without their environment.
+    Many jobs use the same Python. Jobs with different search paths (PATH) may use
+    different ones.
     """
-    outputs: dict[tuple[str, ...], CommandOutput] = {}
+    outputs: dict[object, CommandOutput] = {}
 
     def run_cached(
         arguments: Sequence[str],
@@ -312,12 +313,13 @@ def _cache_commands(machine: LocalMachine) -> LocalMachine:
         environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         """Run a command, or return its output if it ran before."""
-        words = tuple(arguments)
-        if words not in outputs:
-            outputs[words] = machine.run(
+        variables = frozenset(environment.items()) if environment is not None else None
+        key = (tuple(arguments), variables)
+        if key not in outputs:
+            outputs[key] = machine.run(
                 arguments, timeout=timeout, environment=environment
             )
-        return outputs[words]
+        return outputs[key]
 
     return replace(machine, run=run_cached)
 

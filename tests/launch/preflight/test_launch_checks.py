@@ -480,6 +480,34 @@ def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     )
 
 
+def test_python_modules_are_checked_once_for_each_search_path(tmp_path: Path) -> None:
+    """A Python may be a script that starts the first other Python on the PATH."""
+    facts = replace(TORCH, modules=("json",))
+    job = plan_job(
+        tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable}
+    )
+    search_paths = []
+
+    def run(
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> CommandOutput:
+        if "-c" in arguments:
+            search_paths.append((environment or {})["PATH"])
+        return CommandOutput(0, "", "")
+
+    jobs = [with_(job, PATH=path) for path in ("/first", "/second", "/first")]
+    check_launch(
+        jobs,
+        CLUSTER,
+        make_slurm_schedulers(FakeSlurm()),
+        replace(LocalMachine(), run=run),
+    )
+    assert search_paths == ["/first", "/second"]
+
+
 def test_llmb_run_job_requires_cluster_config_but_no_virtual_environment(
     tmp_path: Path,
 ) -> None:
