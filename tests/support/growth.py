@@ -62,7 +62,7 @@ def measure_growth(make: Callable[[int], Callable[[], object]], small: int) -> f
     # Hyperscan is loaded after some hundreds of logs and then calls the package for every
     # match: keep it unloaded.
     scan.build_search.cache_clear()
-    with patch.object(scan, "WORTH", sys.maxsize):
+    with patch.object(scan, "BYTES_BEFORE_HYPERSCAN", sys.maxsize):
         make(2)()
         small_count, large_count = (
             count_lines(make(size)) for size in (small, FACTOR * small)
