@@ -133,6 +133,11 @@ def format_seconds(value: float | None) -> str:
     return f"{value:#.4g} s" if abs(value) < 1000 else f"{value:.1f} s"
 
 
+def format_fraction(difference: float | None) -> str:
+    """Format a fraction as a signed percentage: 0.062 is `+6.2 %`; `-` for None."""
+    return format_difference(None if difference is None else 1 + difference)
+
+
 def format_difference(ratio: float | None) -> str:
     """Format a ratio as a signed percentage: 1.062 is `+6.2 %`.
 
@@ -174,6 +179,11 @@ def get_item_id(nodeid: str) -> str:
     """Return the id in the brackets of a pytest node id, or "" without brackets."""
     _, _, bracketed = nodeid.partition("[")
     return bracketed.removesuffix("]")
+
+
+def join_clauses(*clauses: str) -> str:
+    """Join the clauses that are not empty with "; "."""
+    return "; ".join(filter(None, clauses))
 
 
 def join_first(items: Sequence[object], limit: int = 5) -> str:

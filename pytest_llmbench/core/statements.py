@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core.records import Record
 
@@ -221,8 +221,12 @@ class SharedShift(Record):
     several_workloads: bool
 
 
-RunOnNodes: TypeAlias = "tuple[str, float, tuple[str, ...]]"
-"""The id of a run, its step time in seconds, and its nodes (empty: unknown)."""
+class RunOnNodes(NamedTuple):
+    """A run with its step time and its nodes."""
+
+    id: str
+    seconds: float  # NaN if the run has no step time
+    nodes: tuple[str, ...]  # empty if unknown
 
 
 class NodeCause(StrEnum):

@@ -6,16 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from operator import attrgetter
 
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.core.statements import NodeCause, NodeFinding
+from pytest_llmbench.core.statements import NodeCause, NodeFinding, RunOnNodes
 from pytest_llmbench.judge.estimate import MAX_SPREAD, estimate_noise, estimate_sigma
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
-
-if TYPE_CHECKING:
-    from pytest_llmbench.core.statements import RunOnNodes
 
 
 def judge_nodes(
@@ -39,7 +36,7 @@ def judge_nodes(
     sigma = estimate_sigma(runs, estimate_noise(evidence, previous))
     valid_runs = (*runs, *(run for run in confirmations if run.valid))
     node_runs = [
-        (
+        RunOnNodes(
             run.run.id,
             run.statistic_seconds or math.nan,
             tuple(nodes.get(run.run.id, ())),
@@ -68,34 +65,22 @@ def find_slow_nodes(
     there is no clear gap between slow and fast runs.
     """
     are_runs_known = all(
-        nodes and math.isfinite(seconds) and seconds > 0 for _, seconds, nodes in runs
+        run.nodes and math.isfinite(run.seconds) and run.seconds > 0 for run in runs
     )
     is_sigma_known = math.isfinite(sigma) and sigma > 0
     if len(runs) < 2 or not are_runs_known or not is_sigma_known:
         return NodeFinding()
     limit = MAX_SPREAD * sigma
-    fastest = min(_get_seconds(run) for run in runs)
-    slow = [run for run in runs if math.log(_get_seconds(run) / fastest) > limit]
+    fastest = min(run.seconds for run in runs)
+    slow = [run for run in runs if math.log(run.seconds / fastest) > limit]
     if not slow:
         return _explain_similar_runs(runs, bound_seconds)
     fast = [run for run in runs if run not in slow]
-    fastest_slow = min(_get_seconds(run) for run in slow)
-    slowest_fast = max(_get_seconds(run) for run in fast)
+    fastest_slow = min(run.seconds for run in slow)
+    slowest_fast = max(run.seconds for run in fast)
     if math.log(fastest_slow / slowest_fast) <= limit:
         return NodeFinding()  # no clear gap between slow and fast runs
     return _explain_separate_runs(slow, fast, bound_seconds, known_slow)
-
-
-def _get_seconds(run: RunOnNodes) -> float:
-    """Return the step time of a run."""
-    _, seconds, _ = run
-    return seconds
-
-
-def _get_nodes(run: RunOnNodes) -> tuple[str, ...]:
-    """Return the nodes of a run."""
-    _, _, nodes = run
-    return nodes
 
 
 def _explain_similar_runs(
@@ -105,9 +90,9 @@ def _explain_similar_runs(
 
     Empty unless all runs exceed the bound.
     """
-    if not all(seconds > bound_seconds for _, seconds, _ in runs):
+    if not all(run.seconds > bound_seconds for run in runs):
         return NodeFinding()
-    shared_nodes = set.intersection(*(set(nodes) for _, _, nodes in runs))
+    shared_nodes = set.intersection(*(set(run.nodes) for run in runs))
     cause = NodeCause.SHARED_NODES if shared_nodes else NodeCause.ALWAYS_SLOW
     return NodeFinding(cause, tuple(runs))
 
@@ -120,31 +105,29 @@ def _explain_separate_runs(
 ) -> NodeFinding:
     """Explain clearly separated slow and fast runs by their nodes."""
     # a fast run shows that none of its nodes is slow
-    cleared = set(chain.from_iterable(nodes for _, _, nodes in fast))
+    cleared = set(chain.from_iterable(run.nodes for run in fast))
     # A run was slow although each of its nodes was in a fast run.
-    if any(cleared.issuperset(nodes) for _, _, nodes in slow):
+    if any(cleared.issuperset(run.nodes) for run in slow):
         return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))
     # in how many slow runs each node is blamed
     counts: Counter[str] = Counter()
-    for _, _, nodes in slow:
-        known_slow_nodes = known_slow.intersection(nodes) - cleared
-        suspect_nodes = [node for node in nodes if node not in cleared]
+    for run in slow:
+        known_slow_nodes = known_slow.intersection(run.nodes) - cleared
+        suspect_nodes = [node for node in run.nodes if node not in cleared]
         counts.update(known_slow_nodes or suspect_nodes)
     # An earlier finding about a node counts like one more slow run on this node.
     counts.update(known_slow.intersection(counts))
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
     # One more run on the nodes of the slowest run with such a node tests the suspects.
-    with_blamed_node = [
-        run for run in slow if not counts.keys().isdisjoint(_get_nodes(run))
-    ]
-    slowest = max(with_blamed_node, key=_get_seconds)
+    with_blamed_node = [run for run in slow if not counts.keys().isdisjoint(run.nodes)]
+    slowest = max(with_blamed_node, key=attrgetter("seconds"))
     return NodeFinding(
         NodeCause.SLOW_NODES,
         tuple(slow),
         tuple(fast),
         exclude,
         suspects,
-        again=tuple(sorted(_get_nodes(slowest))) if suspects else (),
-        fast_beyond_bound=all(seconds > bound_seconds for _, seconds, _ in fast),
+        again=tuple(sorted(slowest.nodes)) if suspects else (),
+        fast_beyond_bound=all(run.seconds > bound_seconds for run in fast),
     )

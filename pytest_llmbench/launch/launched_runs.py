@@ -46,7 +46,6 @@ from pytest_llmbench.launch.policies.run_history import (
     RunProblem,
     describe_hung,
     get_nodes,
-    join_texts,
 )
 from pytest_llmbench.launch.schedulers.job_states import find_blame
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
@@ -185,7 +184,7 @@ class LaunchedRuns:
         blame = end.blame
         if end.blame is Blame.RUN and blame_in_log is Blame.INFRASTRUCTURE:
             blame = Blame.INFRASTRUCTURE
-        return JobEnd(blame, join_texts(end.text, quoted_line))
+        return JobEnd(blame, formatting.join_clauses(end.text, quoted_line))
 
     def find_run(self, job: Job) -> Run | None:
         """Find the run with the job id of `job`, or None.

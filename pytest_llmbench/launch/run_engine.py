@@ -43,7 +43,6 @@ from pytest_llmbench.launch.policies.run_history import (
     RunHistory,
     TrialFacts,
     get_nodes,
-    join_texts,
     list_nodes_by_run,
 )
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
@@ -507,7 +506,7 @@ def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
     return dataclasses.replace(
         configuration.result,
         jobs=_describe_jobs(history, conclusion, configuration.result),
-        nodes=join_texts(finding_text, *configuration.notes),
+        nodes=formatting.join_clauses(finding_text, *configuration.notes),
         slow_nodes=finding.exclude if finding else (),
     )
 
@@ -612,5 +611,5 @@ def _describe_trial(
     name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
     problem = facts.problems.get(job.repeat, "") or job.text
     return dataclasses.replace(
-        job, step_seconds=seconds, text=join_texts(name, problem)
+        job, step_seconds=seconds, text=formatting.join_clauses(name, problem)
     )

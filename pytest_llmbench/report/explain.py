@@ -285,7 +285,7 @@ def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]
     # The standard error is unknown, so there is neither an interval nor a noise.
     if estimate.threshold_only:
         return
-    low, high = map(_format_fraction, (estimate.low, estimate.high))
+    low, high = map(formatting.format_fraction, (estimate.low, estimate.high))
     low_confidence, high_confidence = (
         f"{(1 - level) * 100:.3g} %"
         for level in (estimate.regression_level, estimate.level)
@@ -309,16 +309,11 @@ def _list_statistics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]
         f"{within_run:.2f} % within the run "
         f"({samples:.0f} independent {sample_noun})",
     )
-    detectable = _format_fraction(estimate.detectable)
+    detectable = formatting.format_fraction(estimate.detectable)
     yield (
         "detects",
         f"a slowdown of {detectable} or more{advise_repeats(outcome)}",
     )
-
-
-def _format_fraction(difference: float | None) -> str:
-    """Return `+5.2 %` for 0.052; `-` for None."""
-    return formatting.format_difference(None if difference is None else 1 + difference)
 
 
 def _format_other_statistic(outcome: ConfigurationOutcome) -> str:
@@ -359,7 +354,7 @@ def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
     seconds = formatting.format_seconds(last.step_time_seconds)
     since = ""
     if last.difference is not None:
-        size = formatting.format_difference(1 + last.difference)
+        size = formatting.format_fraction(last.difference)
         days = formatting.count_noun(last.days, "day")
         since = f", {size} for {days}"
     yield "last good", f"{when}: {seconds}{since}"

@@ -280,7 +280,7 @@ def _pick_runs(suspect: ReportedSuspect) -> Sequence[SuspectRun]:
 
 def _format_run(run: SuspectRun) -> str:
     """Return `2025-11-20   +9.8 %  run 71  grok1_314b-25.05-gb200-bf16-128`."""
-    difference = formatting.format_difference(1 + run.difference)
+    difference = formatting.format_fraction(run.difference)
     name = f"run {run.number}" if run.number else f"job {run.job_id}"
     return f"{run.started[:10]} {difference:>8}  {name}  {run.configuration}"
 

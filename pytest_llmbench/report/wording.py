@@ -26,6 +26,7 @@ from pytest_llmbench.core.formatting import (
     format_age,
     format_difference,
     format_exclude_option,
+    format_fraction,
     format_nodes_option,
     format_ordinal,
     format_seconds,
@@ -112,7 +113,7 @@ def _(entry: Acknowledgement) -> str:
     details = f"by {entry.by} until {entry.expires}: {entry.reason}"
     if entry.accepts is not None:
         return f"accepted: {entry.accepts} {details}"
-    return f"acknowledged: {_format_change(entry.fraction)} {details}"
+    return f"acknowledged: {format_fraction(entry.fraction)} {details}"
 
 
 @phrase.register(CodedStatement)
@@ -207,11 +208,6 @@ def _format_slow_step(step: SlowStep) -> str:
     return f"step {step.number}{line} took {step.ratio:.3g} x the median"
 
 
-def _format_change(fraction: float) -> str:
-    """Return `+5.2 %` for 0.052."""
-    return format_difference(1 + fraction)
-
-
 def _format_log_change(logarithm: float) -> str:
     """Return a difference of logarithms as a signed percentage."""
     return format_difference(math.exp(logarithm))
@@ -291,7 +287,7 @@ KINDS: dict[str, Callable[[Any], str]] = {
     "age": format_age,
     "append": _append_statements,
     "budget": _format_budget,
-    "change": _format_change,  # of a fraction
+    "change": format_fraction,  # of a fraction
     "interval": format_interval,
     "limits": _format_limits,
     "log_change": _format_log_change,  # of a difference of logarithms
@@ -724,7 +720,7 @@ def _(found: NodeFinding) -> str:
             cause = "the software or the whole cluster is slow"
             return f"slow on different nodes ({runs}): {cause}"
         case NodeCause.SHARED_NODES:
-            node_sets = [set(nodes) for _, _, nodes in found.slow]
+            node_sets = [set(run.nodes) for run in found.slow]
             shared_nodes = fold_nodes(set.intersection(*node_sets))
             cause = "the software or these nodes are slow"
             return f"slow each time, each time with {shared_nodes}: {cause}"
@@ -737,8 +733,7 @@ def _(found: NodeFinding) -> str:
 
 
 def _describe_run_on_nodes(run: RunOnNodes) -> str:
-    _, seconds, nodes = run
-    return f"{format_seconds(seconds)} on {fold_nodes(nodes)}"
+    return f"{format_seconds(run.seconds)} on {fold_nodes(run.nodes)}"
 
 
 def _describe_slow_nodes(found: NodeFinding) -> Iterator[str]:
@@ -748,7 +743,7 @@ def _describe_slow_nodes(found: NodeFinding) -> Iterator[str]:
     contains the nodes for another run, which confirms or clears the suspects.
     """
     slow = _list_times(found.slow)
-    sound = fold_nodes({node for _, _, nodes in found.fast for node in nodes})
+    sound = fold_nodes({node for run in found.fast for node in run.nodes})
     fast = f"{_list_times(found.fast)} on {sound}"
     # A finding without suspects is about nodes to exclude.
     if found.exclude or not found.suspects:
@@ -768,7 +763,7 @@ def _describe_slow_nodes(found: NodeFinding) -> Iterator[str]:
 
 
 def _list_times(runs: Iterable[RunOnNodes]) -> str:
-    return _list_seconds(seconds for _, seconds, _ in runs)
+    return _list_seconds(run.seconds for run in runs)
 
 
 def _name_nodes(nodes: Sequence[str], singular: str, plural: str) -> str:
@@ -787,7 +782,7 @@ def _describe_change(change: LevelChange) -> Iterator[str]:
     """Yield the sentences on a level change: size, settings, acknowledgement, end."""
     bounds = (format_difference(1 + bound) for bound in (change.low, change.high))
     low, high = (bound.removesuffix(" %") for bound in bounds)
-    size = f"{format_difference(1 + change.difference)} ({low} to {high} %)"
+    size = f"{format_fraction(change.difference)} ({low} to {high} %)"
     drifted = "" if change.kind is ChangeKind.STEP else "drifted "
     yield f"{size} {drifted}since {change.started:%Y-%m-%d}"
     if change.environment:

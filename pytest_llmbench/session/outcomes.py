@@ -310,7 +310,7 @@ def _describe_runs(results: SessionResults) -> str:
     for unmatched in results.unmatched:
         nearest = f"nearest {unmatched.nearest[0].id}" if unmatched.nearest else ""
         ids_by_reason.setdefault(
-            "; ".join(filter(None, (unmatched.summary, nearest, unmatched.advice))), []
+            formatting.join_clauses(unmatched.summary, nearest, unmatched.advice), []
         ).append(unmatched.id)
     for judgement in (result.judgement for result in results.configurations.values()):
         if judgement.measurement:

@@ -482,7 +482,7 @@ def _describe_levels(
     if shifts:
         last_shift = shifts[-1]
         day = last_shift.started.date()
-        change = formatting.format_difference(1 + last_shift.difference)
+        change = formatting.format_fraction(last_shift.difference)
         return CHANGED.format(change, day, day, _format_range(trimmed_means), ACCEPT)
     # Levels among the runs themselves, in the order of their starts if all are known. A
     # baseline file with a larger tolerance allows proportionally more noise.

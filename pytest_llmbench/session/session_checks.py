@@ -164,7 +164,7 @@ def _format_row(row: ComparisonRow) -> str:
     low, high = (
         formatting.format_difference(1 + bound) for bound in (row.low, row.high)
     )
-    interval = f"{formatting.format_difference(1 + row.difference)} ({low} to {high})"
+    interval = f"{formatting.format_fraction(row.difference)} ({low} to {high})"
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
@@ -246,7 +246,7 @@ def _make_trend_check(
         id=result.case.key.id,
         status=Status.FAILED if is_failed else Status.PASSED,
         verdict=verdict,
-        text="; ".join(filter(None, texts)),
+        text=formatting.join_clauses(*texts),
         lines=(*change_lines, *advice),
         # A session without a newly judged run must not pass because of old runs.
         decides=may_fail and result.judgement.verdict in JUDGED,

@@ -24,7 +24,7 @@ AT_LIMIT = 10.0 * math.exp(3 * math.sqrt(2) * SIGMA)
 
 def make_runs(*runs: tuple[float, str]) -> list[RunOnNodes]:
     return [
-        (f"run-{number}", seconds, tuple(nodes.split()))
+        RunOnNodes(f"run-{number}", seconds, tuple(nodes.split()))
         for number, (seconds, nodes) in enumerate(runs)
     ]
 

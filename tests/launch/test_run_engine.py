@@ -32,7 +32,7 @@ from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.stall_limits import Stall, StallPosition
-from pytest_llmbench.core.statements import NodeCause, NodeFinding
+from pytest_llmbench.core.statements import NodeCause, NodeFinding, RunOnNodes
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.job_engine import NextJob
@@ -625,8 +625,8 @@ def test_collect_session_does_not_repeat_a_run_refused_for_lack_of_nodes() -> No
 
 SUSPECT = NodeFinding(
     NodeCause.SLOW_NODES,
-    slow=(("1", 11.0, ("n1", "n9")),),
-    fast=(("2", 10.0, ("n9",)),),
+    slow=(RunOnNodes("1", 11.0, ("n1", "n9")),),
+    fast=(RunOnNodes("2", 10.0, ("n9",)),),
     suspects=("n1",),
     again=("n1", "n9"),
 )

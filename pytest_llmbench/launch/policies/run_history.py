@@ -279,11 +279,6 @@ def get_nodes(job: Job) -> tuple[str, ...]:
     return job.status.nodes if job.status else ()
 
 
-def join_texts(*texts: str) -> str:
-    """Join the non-empty texts with "; "."""
-    return "; ".join(filter(None, texts))
-
-
 def describe_hung(ended: Sequence[EndedJob]) -> str:
     """Describe the jobs that hung, with their nodes and progress."""
     descriptions = [
@@ -291,7 +286,7 @@ def describe_hung(ended: Sequence[EndedJob]) -> str:
         for ended_job in ended
         if ended_job.end.blame is Blame.HUNG
     ]
-    return join_texts(*descriptions)
+    return formatting.join_clauses(*descriptions)
 
 
 def _name_job(job: Job) -> str:

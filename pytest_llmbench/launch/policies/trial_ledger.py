@@ -33,7 +33,6 @@ from pytest_llmbench.launch.policies.run_history import (
     RunHistory,
     TrialFacts,
     get_nodes,
-    join_texts,
 )
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.shared_allocation import place_run
@@ -449,7 +448,7 @@ def conclude_trials(
     if failed:
         problems = [problem for problem in ledger.problems.values() if problem]
         last_problem = problems[-1] if problems else ""
-    text = join_texts(_add_location(text, ledger), last_problem)
+    text = formatting.join_clauses(_add_location(text, ledger), last_problem)
     return _end_trials(ledger, text, reason, report)
 
 

@@ -29,7 +29,6 @@ from pytest_llmbench.report.html.charts import (
     draw_history,
     draw_loss,
     draw_steps,
-    format_change,
 )
 from pytest_llmbench.report.html.curves import draw_curve
 from pytest_llmbench.report.html.page_tables import ShownTable, list_tables
@@ -520,7 +519,7 @@ def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
         (step_time_text, _format_sort_key(step_seconds)),
         (formatting.format_seconds(expected), _format_sort_key(expected)),
         (format_mfu(outcome), _format_sort_key(mfu)),
-        (format_change(total_change), _format_sort_key(total_change)),
+        (formatting.format_fraction(total_change), _format_sort_key(total_change)),
         (str(gpus), _format_sort_key(gpus)),
         (age, age_key),
         (outcome.reason, outcome.reason),

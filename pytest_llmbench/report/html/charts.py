@@ -211,7 +211,7 @@ def _draw_series(
     key = _draw_daily_runs(picture, days, times)
     for row, change in enumerate(changes):
         acknowledged = " known" if change.acknowledged else ""
-        text = f"{format_change(change.difference)}{acknowledged}"
+        text = f"{formatting.format_fraction(change.difference)}{acknowledged}"
         # Between two runs; the labels of successive changes must not overlap.
         picture.draw_vertical(change.night - 0.5, "change", text, row % 3)
     return picture, key
@@ -302,16 +302,11 @@ def _describe_history(
     if changes:
         count = formatting.count_noun(len(changes), "level change")
         levels = [
-            f"{format_change(change.difference)} from {_format_date(change)} on"
+            f"{formatting.format_fraction(change.difference)} from {_format_date(change)} on"
             for change in changes
         ]
         texts.append(f"{count}: {formatting.join_first(levels)}")
     return make_sentence(texts)
-
-
-def format_change(difference: float | None) -> str:
-    """Format a fraction as a signed percentage; slower is positive."""
-    return formatting.format_difference(None if difference is None else 1 + difference)
 
 
 # --- the steps of a run, and their distribution ---------------------------------------

@@ -9,7 +9,6 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.report import explain
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.gpu_hours import format_job_cost
-from pytest_llmbench.report.html.charts import format_change
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     LogAttempt,
@@ -79,8 +78,8 @@ def _list_change(change: ReportedChange) -> tuple[str, ...]:
     )
     return (
         change.started[:10],
-        format_change(change.difference),
-        f"{format_change(change.low)} to {format_change(change.high)}",
+        formatting.format_fraction(change.difference),
+        f"{formatting.format_fraction(change.low)} to {formatting.format_fraction(change.high)}",
         environment or "no known change",
         _format_state(change),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 
 from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Baseline, Key, Recipe
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.formatting import join_clauses, join_first
 from pytest_llmbench.core.log_records import ParsedLog, Segment
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.run_records import Hint, Identity, RunFiles
@@ -446,10 +446,10 @@ def _make_ambiguous(
     keys = tuple(candidates)
     return Identity(
         None,
-        _join_clauses(candidates_clause, misfit_clause, unstated_clause, advice),
+        join_clauses(candidates_clause, misfit_clause, unstated_clause, advice),
         candidates=keys,
         may_be=keys,
-        summary=_join_clauses(candidates_clause, unstated_clause),
+        summary=join_clauses(candidates_clause, unstated_clause),
         advice=advice,
         fits_none=contradicted,
     )
@@ -485,7 +485,7 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
     possible = candidates or find_possible(find(subject), *_read_gpus_and_dtype(claims))
     return Identity(
         None,
-        _join_clauses(summary, *further_contradictions),
+        join_clauses(summary, *further_contradictions),
         candidates=candidates,
         contradicted=tuple(sorted(contradicted_fields)),
         may_be=possible,
@@ -518,17 +518,12 @@ def _make_unmatched(
     nearest_clause = f"nearest: {nearest_text}" if nearest_text else ""
     return Identity(
         None,
-        _join_clauses(problem, nearest_clause, advice),
+        join_clauses(problem, nearest_clause, advice),
         nearest=tuple(match.key for match in shown_matches),
         may_be=find_possible(matches, gpus, dtype),
         summary=problem,
         advice=advice,
     )
-
-
-def _join_clauses(*clauses: str) -> str:
-    """Join the clauses that are not empty."""
-    return "; ".join(filter(None, clauses))
 
 
 def _read_gpus_and_dtype(claims: Claims) -> tuple[str, str]:

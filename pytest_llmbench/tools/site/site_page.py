@@ -29,7 +29,6 @@ from pytest_llmbench.report.html.charts import (
     DrawnChange,
     DrawnDay,
     draw_days,
-    format_change,
 )
 from pytest_llmbench.report.html.site_names import ENDING, INDEX
 from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER, choose_colour
@@ -251,7 +250,9 @@ def _list_cells(entry: _PageEntry) -> list[tuple[str, str]]:
     change = _find_last_change(row)
     change_text, change_value = "-", None
     if change:
-        change_text = f"{format_change(change.difference)} {change.started:%Y-%m-%d}"
+        change_text = (
+            f"{formatting.format_fraction(change.difference)} {change.started:%Y-%m-%d}"
+        )
         change_value = change.difference
     step_times = [seconds for seconds in row.seconds if seconds is not None]
     seconds = step_times[-1] if step_times else None
@@ -259,7 +260,7 @@ def _list_cells(entry: _PageEntry) -> list[tuple[str, str]]:
     valid = [verdict for verdict in row.verdicts if verdict.counts]
     measured = valid[-1] if valid else row.verdicts[-1]
     return [
-        (format_change(row.total), _format_sort_value(row.total)),
+        (formatting.format_fraction(row.total), _format_sort_value(row.total)),
         (change_text, _format_sort_value(change_value)),
         (formatting.format_seconds(seconds), _format_sort_value(seconds)),
         (_format_mfu(measured), _format_sort_value(measured.mfu)),
@@ -426,7 +427,10 @@ def _describe_page(
 def _list_facts(row: FleetRow, last: StoredVerdict) -> Iterator[tuple[str, str]]:
     """Yield (label, text) of the facts on a configuration and its last verdict."""
     change = _find_last_change(row)
-    yield "all changes", f"{format_change(row.total)} since {row.verdicts[0].day}"
+    yield (
+        "all changes",
+        f"{formatting.format_fraction(row.total)} since {row.verdicts[0].day}",
+    )
     yield "last change", phrase(change) if change else "none"
     yield (
         "baseline",
@@ -476,8 +480,8 @@ def _list_change(change: LevelChange) -> tuple[str, ...]:
     return (
         f"{change.started:%Y-%m-%d}",
         f"{change.kind}",
-        format_change(change.difference),
-        f"{format_change(change.low)} to {format_change(change.high)}",
+        formatting.format_fraction(change.difference),
+        f"{formatting.format_fraction(change.low)} to {formatting.format_fraction(change.high)}",
         "; ".join(environment) or "no known change",
         _describe_state(change),
     )
