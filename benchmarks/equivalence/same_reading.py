@@ -121,9 +121,12 @@ def read_archive(path: Path) -> Any:
     opened = stores.Stores()
     opened.open_archive(path, lambda name: True)
     members = list(_members(opened, path))
+    # Earlier commits call the method `read_packed`.
+    has_new_name = hasattr(opened, "read_from_archives")
+    read_members = opened.read_from_archives if has_new_name else opened.read_packed
     read = {
         str(one): capture(lambda text=text: parse.read_log(text))  # type: ignore[misc]
-        for one, text in opened.read_from_archives(members)
+        for one, text in read_members(members)
     }
     return {"members": list(map(str, members)), **read}
 
