@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from itertools import pairwise
-from operator import ge, gt, sub
+from operator import ge, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.logs.clock import find_pauses, mark_long_gaps
 from pytest_llmbench.logs.dialect_table import DIALECTS, Dialect
-from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
+from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
     NAN,
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Integers
 
 Records = Sequence[StepRecord]
+
+DIGITS = b"0123456789"
 
 
 class DialectReader(ABC):
@@ -159,10 +161,13 @@ class StepColumns(NamedTuple):
     rate: Numbers | None = None
     consumed: Numbers | None = None
     targets: Numbers | None = None
+    skipped: Numbers | None = None
+    samples: Numbers | None = None
     stamp: Numbers | None = None
     loss_digits: int = 0
     # the first index, and the index after the last
     asynchronous: tuple[int, int] = (0, 0)
+    mean_of: Sequence[int] | None = None  # None means 1 for all records
     kept: Sequence[int] | None = None  # the records that are steps; None means all
     repeated: Repeated | None = None  # the records that repeat a step
 
@@ -176,7 +181,22 @@ class UniformSegment(NamedTuple):
     begin: tuple[int, int]  # byte offset and line of the first record
     end: tuple[int, int]  # byte offset and line of the last record
     repeated: Repeated | None
-    loss_digits: int = 0
+    loss_digits: int
+    stop: int  # the byte offset of the end of the last step's line
+
+
+class RecordLines(NamedTuple):
+    """The records of a log, each on its own line, in order."""
+
+    text: bytes  # of the whole log
+    offsets: Sequence[int]  # of the records
+    stops: Sequence[int]  # of the ends of their lines
+
+    def select(self, rows: Sequence[int]) -> RecordLines:
+        """Return only the records with these indices."""
+        offsets = [self.offsets[row] for row in rows]
+        stops = [self.stops[row] for row in rows]
+        return RecordLines(self.text, offsets, stops)
 
 
 UniformSegments = tuple[UniformSegment, ...]
@@ -186,89 +206,122 @@ UniformSegments = tuple[UniformSegment, ...]
 ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
 
 
+def locate_lines(
+    text: bytes, markers: Sequence[tuple[int, bool]]
+) -> RecordLines | None:
+    """Locate the lines of the records of a whole log.
+
+    `markers` are (offset, is_inner); an inner marker is inside a record. Returns None if the records
+    have to be read one by one: if the last line is incomplete, two records share a
+    line, a record is longer than the context that is read, or an inner marker is
+    outside a record.
+    """
+    offsets: list[int] = []
+    stops: list[int] = []
+    for offset, is_inner in markers:
+        if is_inner:
+            if not stops or offset > stops[-1]:
+                return None
+            continue
+        if stops and offset < stops[-1]:
+            return None
+        offsets.append(offset)
+        stops.append(text.find(b"\n", offset))
+    if not stops or stops[-1] < 0 or b"\r" in text:
+        return None
+    if max(map(sub, stops, offsets)) >= REACH:
+        return None
+    return RecordLines(text, offsets, stops)
+
+
 def read_segments(
     reader: ColumnReader,
-    text: bytes,
-    offsets: Sequence[int],
+    lines: RecordLines,
     starts: Sequence[int],
     ends: Sequence[int],
 ) -> UniformSegments | None:
-    """Read the records at these offsets of a whole log by columns.
+    """Read all records of a log by columns.
 
     Each start between two records begins a new segment. Returns None if the records
     have to be read one by one, for example if new steps follow an end.
     """
-    if b"\r" in text:
-        return None
-    bounds = sorted(
-        {0, len(offsets), *(bisect_left(offsets, start) for start in starts)}
-    )
-    segments = [
-        _read_segment(reader, text, offsets[begin:end], ends)
-        for begin, end in pairwise(bounds)
-    ]
-    uniform = tuple(segment for segment in segments if segment is not None)
-    has_one_rank = len({segment.rank for segment in uniform}) == 1
-    return uniform if len(uniform) == len(segments) and has_one_rank else None
+    count = len(lines.offsets)
+    first_rows = {bisect_left(lines.offsets, start) for start in starts}
+    segments: list[UniformSegment] = []
+    for begin, end in pairwise(sorted({0, count, *first_rows})):
+        before = segments[-1] if segments else None
+        segment = _read_segment(reader, lines.select(range(begin, end)), ends, before)
+        if segment is None or (before and before.rank != segment.rank):
+            return None
+        segments.append(segment)
+    return tuple(segments)
 
 
 def _read_segment(
-    reader: ColumnReader, text: bytes, offsets: Sequence[int], ends: Sequence[int]
+    reader: ColumnReader,
+    lines: RecordLines,
+    ends: Sequence[int],
+    before: UniformSegment | None,
 ) -> UniformSegment | None:
-    """Read one attempt by columns.
+    """Read one attempt by columns; `before` is the attempt before it.
 
-    Returns None if its records are not alike, or if the last line is incomplete.
+    Returns None if its records are not alike.
     """
-    stops = [text.find(b"\n", offset) for offset in offsets]
-    if stops[-1] < 0 or any(map(gt, stops, offsets[1:])):
-        return None  # the last line is incomplete, or two records share a line
-    rank = _read_rank(text, offsets)
-    if rank is None or max(map(sub, stops, offsets)) >= REACH:
-        return None  # several ranks, or a record that is longer than the context
+    text, offsets, stops = lines
     columns = reader(text, offsets, stops)
     if columns is None or any(map(ge, columns.step, columns.step[1:])):
         return None  # several layouts, or step numbers that do not ascend
-    lines = _number_lines(text, offsets, stops)
+    rank = _read_rank(text, offsets, stamped=columns.stamp is not None)
+    if rank is None:
+        return None
     kept_rows = columns.kept if columns.kept is not None else range(len(offsets))
-    first, last_kept, last = kept_rows[0], kept_rows[-1], len(offsets) - 1
-    if any(offsets[first] < end < offsets[last_kept] for end in ends):
+    kept = lines if columns.kept is None else lines.select(kept_rows)
+    if any(kept.offsets[0] < end < kept.offsets[-1] for end in ends):
         return None  # training ended before the last step
+    numbers = _number_lines(text, offsets, stops)
     repeated = columns.repeated and columns.repeated._replace(
-        first=lines[columns.repeated.first]
+        first=numbers[columns.repeated.first]
     )
-    paused = _find_pauses(
-        columns,
-        text,
-        offsets=[offsets[row] for row in kept_rows],
-        stops=[stops[row] for row in kept_rows],
-    )
-    kept_lines = lines if columns.kept is None else [lines[row] for row in kept_rows]
+    paused = _find_pauses(columns, kept, before)
+    kept_numbers = [numbers[row] for row in kept_rows]
     return UniformSegment(
-        _build_steps(columns, kept_lines, paused),
+        _build_steps(columns, kept_numbers, paused),
         rank,
         columns.total,
-        begin=(offsets[first], lines[first]),
-        end=(offsets[last], lines[last]),
+        begin=(kept.offsets[0], kept_numbers[0]),
+        end=(offsets[-1], numbers[-1]),
         repeated=repeated,
         loss_digits=columns.loss_digits,
+        stop=kept.stops[-1],
     )
 
 
 def _find_pauses(
-    columns: StepColumns, text: bytes, offsets: Sequence[int], stops: Sequence[int]
+    columns: StepColumns, lines: RecordLines, before: UniformSegment | None
 ) -> Integers:
     """Return the kinds of the announced pauses before each step, 0 for none.
 
-    A pause counts only if the gap before the step is longer than the steps take.
+    `before` is the attempt before, whose last step precedes the first one. A pause
+    counts only if the gap before the step is longer than the steps take.
     """
     if columns.stamp is None:
         return _fill(len(columns.step), 0)
+    steps, stamps, stops = [*columns.step], [*columns.stamp], [*lines.stops]
+    first_row = 1  # the first record after a gap
+    if before:
+        steps.insert(0, int(before.steps.index[-1]))
+        stamps.insert(0, float(before.steps.stamp[-1]))
+        stops.insert(0, before.stop)
+        first_row = 0
     paused = np.zeros(len(columns.step), dtype=np.int64)
-    step_seconds = np.diff(columns.step) * np.array(columns.seconds[1:])
-    is_long = mark_long_gaps(np.diff(columns.stamp), step_seconds)
-    for row in np.flatnonzero(is_long).tolist():
-        # The announcement is between the two records.
-        paused[row + 1] = find_pauses(text, stops[row], offsets[row + 1])
+    seconds = np.array(columns.seconds[first_row:])
+    step_seconds = np.maximum(1, np.diff(steps)) * seconds
+    is_long = mark_long_gaps(np.diff(stamps), step_seconds)
+    for gap in np.flatnonzero(is_long).tolist():
+        # The announcement is between the lines of the two records.
+        row = gap + first_row
+        line_begin = find_line_begin(lines.text, stops[gap], lines.offsets[row])
+        paused[row] = find_pauses(lines.text, stops[gap], line_begin)
     return paused
 
 
@@ -334,7 +387,7 @@ class FieldTable:
         numbers: dict[str, Any] = {}
         for field in self.fields:
             if field.name in columns and field.column not in numbers:
-                numbers[field.column] = _parse_numbers(
+                numbers[field.column] = parse_numbers(
                     columns[field.name], field.convert
                 )
         return numbers
@@ -365,7 +418,7 @@ class FieldTable:
         return patterns
 
 
-def _parse_numbers(
+def parse_numbers(
     printed: Sequence[bytes], convert: Callable[[bytes], float] = float
 ) -> Numbers:
     """Convert the values of a column.
@@ -418,14 +471,20 @@ def match_rows(
     return rows if len(rows) == len(offsets) else None
 
 
-def _read_rank(text: bytes, offsets: Sequence[int]) -> str | None:
-    """Return the rank label of all records, None if they differ."""
+def _read_rank(text: bytes, offsets: Sequence[int], *, stamped: bool) -> str | None:
+    """Return the rank label of all records, None if they differ.
+
+    If the time stamps of the records were read (`stamped`), the texts before the
+    records may differ in their digits.
+    """
     prefixes = {text[text.rfind(b"\n", 0, offset) + 1 : offset] for offset in offsets}
-    prefix = prefixes.pop()
-    has_other_prefixes = bool(prefixes)
-    if has_other_prefixes or len(prefix) >= REACH_BACK:
+    if max(map(len, prefixes)) >= REACH_BACK:
         return None
-    return read_labels(prefix)
+    forms = {prefix.translate(None, DIGITS) for prefix in prefixes}
+    if len(forms if stamped else prefixes) > 1:
+        return None
+    labels = {read_labels(prefix) for prefix in prefixes}
+    return labels.pop() if len(labels) == 1 else None
 
 
 def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -> Steps:
@@ -436,7 +495,9 @@ def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -
     return Steps(
         index=np.array(columns.step, dtype=np.int64),
         line=np.array(lines, dtype=np.int64),
-        mean_of=_fill(count, 1),
+        mean_of=_fill(count, 1)
+        if columns.mean_of is None
+        else np.array(columns.mean_of, dtype=np.int64),
         asynchronous=_mark_range(count, *columns.asynchronous),
         has_loss=_fill(count, columns.loss is not None),
         has_grad_norm=_fill(count, columns.grad_norm is not None),

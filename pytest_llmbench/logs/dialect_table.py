@@ -28,6 +28,12 @@ class Dialect:
     A log is searched for the markers of all dialects at once.
     """
 
+    inner_markers: tuple[bytes, ...] = ()
+    """The markers that a complete record contains after its beginning.
+
+    Such a marker begins a record only if the beginning of the record was lost.
+    """
+
     starts: tuple[bytes, ...] = ()
     """Texts that a starting process prints: later steps belong to a new attempt."""
 
@@ -110,6 +116,7 @@ DIALECTS = {
         first_step=1,
         # two blanks: the steps of NeMo 2 contain the word with one
         markers=(b"iteration  ", b"iteration (", b"Step Time : "),
+        inner_markers=(b"iteration (",),
         starts=(
             # Megatron prints more dashes
             b"-------------------- arguments --------------------",

@@ -353,9 +353,15 @@ class LogCollector:
         ]
         starts = [offset for offset, marker in boundaries if marker in dialect.starts]
         ends = [offset for offset, marker in boundaries if marker in dialect.ends]
-        steps = [offset for offset, marker in matches if marker in STEP_MARKERS]
-        parts = dialect_reader.read_segments(
-            reader.read_columns, chunk.text, steps, starts, ends
+        is_inner = dialect.inner_markers.__contains__
+        steps = [
+            (offset, is_inner(marker))
+            for offset, marker in matches
+            if marker in STEP_MARKERS
+        ]
+        lines = dialect_reader.locate_lines(chunk.text, steps)
+        parts = lines and dialect_reader.read_segments(
+            reader.read_columns, lines, starts, ends
         )
         if parts is None:
             return matches

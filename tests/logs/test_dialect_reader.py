@@ -38,6 +38,29 @@ def rate_line(step: int, rate: str = " | lr: 1e-05") -> str:
     )
 
 
+def iterations(
+    begin: int, end: int, prefix: str = " ", gap: int = 0, more: str = ""
+) -> str:
+    """Return Megatron's lines of the steps `begin` to `end`, one each 1.5 s.
+
+    `{}` in the prefix is the time of day; after step 5 it jumps by `gap` seconds.
+    """
+    lines = []
+    for step in range(begin, end + 1):
+        seconds = 30 + 1.5 * step + (gap if step > 5 else 0)
+        stamp = f"10:{int(seconds) // 60:02}:{seconds % 60:09.6f}"
+        lines.append(
+            f"{prefix.replace('{}', stamp)}iteration {step:8}/      40 | consumed samples: {8 * step:12} | "
+            f"elapsed time per iteration (ms): {1500 + step / 10:.1f} | learning rate: 3.0E-05 | "
+            f"global batch size:     8 | lm loss: {10 - step / 8:.6E} | loss scale: 1.0 | grad norm: 1.275 | "
+            f"{more}number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+        )
+    return "".join(lines)
+
+
+STAMPED = " [2026-11-24 {}] "
+MEGATRON_START = "time to initialize megatron (seconds): 21.4\n"
+
 UNIFORM = {
     "nemo2 with a rank": nemo2_run(0, 20, "9: [default3]: "),
     "nemo2, the first step without samples": nemo2(0, more="") + nemo2_run(1, 20),
@@ -52,6 +75,26 @@ UNIFORM = {
     + NEMO_START
     + nemo2_run(0, 12),
     "nemo1": NEMO_START + bars(12) + NEMO_END,
+    "megatron": MEGATRON_START + iterations(1, 20),
+    "megatron with time stamps": iterations(1, 20, STAMPED),
+    "megatron with a rank": iterations(1, 9, "3: [default3]:" + STAMPED),
+    "megatron after a checkpoint save": iterations(1, 5, STAMPED)
+    + "saving checkpoint at iteration 5 to /ckpt\n"
+    + iterations(6, 9, STAMPED, gap=60),
+    "megatron in two attempts": iterations(1, 9, STAMPED)
+    + "loading checkpoint\n"
+    + MEGATRON_START
+    + iterations(5, 12, STAMPED, gap=90),
+    "megatron, every fifth step": "".join(
+        iterations(step, step, STAMPED) for step in range(5, 41, 5)
+    ),
+    "megatron, the first and every fifth step": "".join(
+        iterations(step, step, STAMPED) for step in (1, *range(5, 41, 5))
+    ),
+    "megatron with a further loss": iterations(1, 9, more="mtp_1 loss: 9.1E+00 | "),
+    "megatron with averages": iterations(1, 9).replace(
+        " | learning", "/1501.0 | learning"
+    ),
     "maxtext": "Config param steps: 30\n" + maxtext_run(0, 29),
 }
 MIXED = {
@@ -67,6 +110,22 @@ MIXED = {
     "another total": nemo2_run(0, 9) + nemo2_run(10, 12).replace("/49", "/59"),
     "carriage returns": bars(9).replace("\n", "\r"),
     "a bar with another time": bars(5) + bar(5, "4.000", "9.000") + "\n",
+    "megatron with an infinite further loss": iterations(
+        1, 9, more="mtp_1 loss: inf | "
+    ),
+    "megatron with a skipped step": iterations(1, 9).replace(
+        "skipped iterations:   0", "skipped iterations:   1", 1
+    ),
+    "megatron without a field": iterations(1, 9)
+    + iterations(10, 12, more="num zeros: 0.0 | "),
+    "megatron, a record without its head": iterations(1, 9).replace(
+        "iteration        4/      40 | ", ""
+    ),
+    "megatron of two ranks": iterations(1, 9, "3: ") + iterations(10, 12, "4: "),
+    "megatron, a line without a stamp": iterations(1, 9, STAMPED) + iterations(10, 12),
+    "megatron with step times": iterations(1, 3)
+    + "Step Time : 1.50s GPU utilization: 5.0MODEL_TFLOP/s/GPU\n",
+    "gpt-neox": iterations(1, 9, " samples/sec: 13.930 | "),
     "another dialect": nemo2_run(0, 9) + maxtext_run(10, 12),
 }
 

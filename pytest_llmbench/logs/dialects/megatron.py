@@ -12,11 +12,18 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.logs.dialect_reader import (
+    StepColumns,
+    count_most_digits,
+    match_rows,
+    parse_numbers,
+)
 from pytest_llmbench.logs.printed_times import get_scale, read_timestamp
 from pytest_llmbench.logs.step_records import (
     COLOUR,
@@ -355,6 +362,143 @@ def _read_stamp(text: bytes, start: int) -> float:
     return read_timestamp(match[1]) if match else NAN
 
 
+# --- all records of a log by columns --------------------------------------------------
+
+FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?"
+
+NO_ORIGIN = RecordOrigin(0, 0, "")
+
+# Records with these fields are read one by one.
+NOT_IN_COLUMNS = frozenset({APPROXIMATE, CONSUMED_TOKENS})
+
+
+def read_columns(
+    text: bytes, offsets: Sequence[int], stops: Sequence[int]
+) -> StepColumns | None:
+    """Read the iteration lines at these offsets.
+
+    Returns None if a line has another layout than the first, or is incomplete; if a
+    number is not finite, a step was skipped, or only some lines have a time stamp.
+    """
+    names = _list_names(text[offsets[0] : stops[0]])
+    if names is None or HOLE in text[offsets[0] : stops[-1]]:
+        return None
+    rows = match_rows(_compile_layout(names), text, offsets, stops)
+    if rows is None:
+        return None
+    printed_steps, totals, *columns = zip(*rows, strict=True)
+    read_names = [name for name in names if name in NUMBERS or name in EXTRA]
+    printed = dict(zip(read_names, columns, strict=True))
+    steps = list(map(int, printed_steps))
+    times = _read_times(printed)
+    stamps = [_read_stamp(text, offset) for offset in offsets]
+    has_stamps = not math.isnan(stamps[0])
+    if (
+        times is None
+        or steps[0] == UNNUMBERED
+        or len(set(totals)) > 1
+        or any(map(float, {*printed[NOT_NUMBERS], *printed.get(SKIPPED, ())}))
+        or any(math.isnan(stamp) is has_stamps for stamp in stamps)
+        or any(text.endswith(BAR, 0, offset) for offset in offsets)  # RATE_BEFORE
+    ):
+        return None
+    seconds, resolution = times
+    first_records = [
+        StepRecord(NO_ORIGIN, step, time, stamp=stamp)
+        for step, time, stamp in zip(steps[:2], seconds, stamps, strict=False)
+    ]
+
+    def read(*field_names: bytes) -> Sequence[float] | None:
+        """Return the first of these fields that is printed, or None."""
+        for name in field_names:
+            if name in printed:
+                return parse_numbers(printed[name])
+        return None
+
+    return StepColumns(
+        steps,
+        seconds,
+        resolution,
+        int(totals[0]) or None,
+        loss=read(*LOSSES),
+        grad_norm=read(NORM),
+        tflops=read(*TFLOPS),
+        tokens=read(*TOKENS),
+        batch=read(BATCH),
+        rate=read(RATE),
+        consumed=read(CONSUMED),
+        skipped=read(SKIPPED),
+        samples=read(SAMPLES_RATE),
+        stamp=stamps if has_stamps else None,
+        loss_digits=max(count_most_digits(printed.get(name)) for name in LOSSES),
+        mean_of=_count_means(first_records, steps),
+    )
+
+
+def _list_names(line: bytes) -> tuple[bytes, ...] | None:
+    """Return the names of the fields of an iteration line.
+
+    Returns None if the line cannot be read by columns.
+    """
+    head = HEAD.match(line)
+    if head is None:
+        return None
+    fields = line[head.end() :].split(b"|")[:-1]
+    names = tuple(field.partition(b":")[0].strip() for field in fields)
+    if (
+        NOT_NUMBERS not in names
+        or (MILLISECONDS in names) == (SECONDS in names)
+        or len(set(names)) < len(names)
+        or not NOT_IN_COLUMNS.isdisjoint(names)
+        or not all(map(NAME.fullmatch, names))
+    ):
+        return None
+    return names
+
+
+@cache
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+    """Return the pattern of an iteration line with these fields.
+
+    It has groups for the step, the total and each field that is read. A loss that is
+    not read must be finite.
+    """
+    fields = []
+    for name in names:
+        if name in NUMBERS or name in EXTRA:
+            value = rb" *+(%b)(?:/[^/|\s][^/|\r\n]*)? *+" % FINITE
+        elif name.endswith(b"loss"):
+            value = rb" *+%b(?:/[^/|\s][^/|\r\n]*)? *+" % FINITE
+        else:
+            value = rb"[^|\r\n]*+"
+        fields.append(rb" *+%b *+:%b\|" % (re.escape(name), value))
+    return re.compile(HEAD.pattern + b"".join(fields) + rb" *+\n")
+
+
+def _read_times(
+    printed: Mapping[bytes, Sequence[bytes]],
+) -> tuple[list[float], list[float]] | None:
+    """Return the times and the units of their last digits, in seconds.
+
+    Returns None if a time is not positive, or is printed with an exponent.
+    """
+    if SECONDS in printed:
+        numbers, power = printed[SECONDS], 0
+    else:
+        numbers, power = printed[MILLISECONDS], -3
+    if b"e" in b"".join(numbers).lower():
+        return None
+    exponent = b"e%d" % power
+    seconds = [float(number + exponent) for number in numbers]
+    if min(seconds) <= 0:
+        return None
+    units = {
+        number: float(f"1e{power - len(number.partition(b'.')[2])}")
+        for number in set(numbers)
+    }
+    return seconds, [units[number] for number in numbers]
+
+
 # --- step numbers and means, from neighbouring records --------------------------------
 
 # Maximum records between the two lines of a step: ranks print at the same time, in any
@@ -518,16 +662,25 @@ def _add_means(records: Sequence[StepRecord]) -> list[StepRecord]:
     The log interval is n if only multiples of n are printed. A gap in a log that prints
     every step is a lost line, never a mean.
     """
-    interval = find_interval([record.step for record in records])
-    means = [interval] * len(records)
-    if means and records[0].step % interval:
-        means[0] = 1  # the first step of a process, printed off the interval
-    if len(records) > 1:
-        means[1] = _count_steps_of_second(records[0], records[1], interval)
+    means = _count_means(records, [record.step for record in records])
     return [
         record._replace(mean_of=mean)
         for record, mean in zip(records, means, strict=True)
     ]
+
+
+def _count_means(records: Sequence[StepRecord], steps: Sequence[int]) -> list[int]:
+    """Return how many steps each time of one attempt is the mean of.
+
+    `steps` are all printed steps; `records` are at least the first two.
+    """
+    interval = find_interval(steps)
+    means = [interval] * len(steps)
+    if means and steps[0] % interval:
+        means[0] = 1  # the first step of a process, printed off the interval
+    if len(steps) > 1:
+        means[1] = _count_steps_of_second(records[0], records[1], interval)
+    return means
 
 
 def find_interval(steps: Sequence[int]) -> int:
