@@ -211,10 +211,10 @@ def locate_lines(
 ) -> RecordLines | None:
     """Locate the lines of the records of a whole log.
 
-    `markers` are (offset, is_inner); an inner marker is inside a record. Returns None if the records
-    have to be read one by one: if the last line is incomplete, two records share a
-    line, a record is longer than the context that is read, or an inner marker is
-    outside a record.
+    `markers` are (offset, is_inner); an inner marker is inside a record. Returns None
+    if the records have to be read one by one: if the last line is incomplete, two
+    records share a line, a record is longer than the context that is read, or an inner
+    marker is outside a record.
     """
     offsets: list[int] = []
     stops: list[int] = []

@@ -122,6 +122,9 @@ MIXED = {
         "iteration        4/      40 | ", ""
     ),
     "megatron of two ranks": iterations(1, 9, "3: ") + iterations(10, 12, "4: "),
+    "megatron of two ranks that print in turn": "".join(
+        iterations(step, step, rank) for step in (8, 9, 10) for rank in ("3: ", "4: ")
+    ),
     "megatron, a line without a stamp": iterations(1, 9, STAMPED) + iterations(10, 12),
     "megatron with step times": iterations(1, 3)
     + "Step Time : 1.50s GPU utilization: 5.0MODEL_TFLOP/s/GPU\n",

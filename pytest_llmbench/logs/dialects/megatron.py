@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from itertools import pairwise
+from operator import ge
 
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.dialect_reader import (
@@ -396,6 +397,7 @@ def read_columns(
     if (
         times is None
         or steps[0] == UNNUMBERED
+        or any(map(ge, steps, steps[1:]))  # for example several ranks
         or len(set(totals)) > 1
         or any(map(float, {*printed[NOT_NUMBERS], *printed.get(SKIPPED, ())}))
         or any(math.isnan(stamp) is has_stamps for stamp in stamps)
