@@ -76,16 +76,24 @@ DEFINITIONS = (
 that finds none."""
 
 
+def list_fields(value: Any) -> tuple[str, ...]:
+    """Return the field names of a record, empty for another value.
+
+    Records of earlier commits are dataclasses.
+    """
+    if is_dataclass(value):
+        return tuple(field.name for field in fields(value))
+    return getattr(value, "__struct_fields__", ())
+
+
 def plain(value: Any) -> Any:
     """Convert records to dictionaries and columns to lists.
 
     Equal JSON means equal bits; NaN equals NaN.
     """
-    if is_dataclass(value):
+    if names := list_fields(value):
         return {
-            one.name: plain(getattr(value, one.name))
-            for one in fields(value)
-            if one.name not in LEFT_OUT
+            name: plain(getattr(value, name)) for name in names if name not in LEFT_OUT
         }
     if isinstance(value, np.ndarray):
         return {"type": str(value.dtype), "values": value.tolist()}

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
 
 import numpy as np
 from fleet import WINDOW
+from msgspec.structs import replace
 from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 
 from pytest_llmbench.core.codes import Verdict

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from pytest_llmbench.baseline.read import contains_recorded
 from pytest_llmbench.baseline.write import write_atomically
@@ -27,8 +28,7 @@ class DraftFate(StrEnum):
     """A different file exists, and `force` was not given."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenDraft:
+class WrittenDraft(Struct, frozen=True):
     """File of a draft, with its difference from the previous file."""
 
     path: Path

@@ -10,10 +10,11 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR, S_ISLNK
 from typing import Any
+
+from msgspec import Struct
 
 from pytest_llmbench.baseline.checks import check_file, count_decimals, derive_step_time
 from pytest_llmbench.baseline.schema import (
@@ -271,16 +272,14 @@ def list_shipped_baselines() -> list[Path]:
     return files
 
 
-@dataclass(frozen=True, slots=True)
-class StatedModel:
+class StatedModel(Struct, frozen=True):
     """Printed FLOPs of a model, and the sums of its worked example."""
 
     printed_flops: str = ""
     worked: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RecipeFile:
+class RecipeFile(Struct, frozen=True):
     """A recipe with the facts that only lint and recording need.
 
     The limits apply to the whole file.

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import (
     USUAL_STEPS,
@@ -48,8 +50,7 @@ KINDS = tuple(kind.value for kind in BaselineKind)
 without any time."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyDefinition:
+class KeyDefinition(Struct, frozen=True):
     """A key of a baseline file.
 
     Reading, checking, writing and documenting the key all use this definition.

@@ -20,10 +20,11 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.lint import correct_columns
 from pytest_llmbench.baseline.read import merge_budgets, read_file, read_recipe

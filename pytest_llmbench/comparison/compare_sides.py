@@ -5,11 +5,12 @@ Lists the configurations that were not compared, with the reason.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from pytest_llmbench.comparison.comparison_records import (
     ON_BOTH_SIDES,
@@ -166,7 +167,7 @@ def _exclude_runs(
         NoData(side.label, run.id, name, Reason.COPIED, ON_BOTH_SIDES, run.log)
         for name, run in dropped_runs.values()
     )
-    return dataclasses.replace(side, runs=kept_runs, no_data=(*side.no_data, *no_data))
+    return structs.replace(side, runs=kept_runs, no_data=(*side.no_data, *no_data))
 
 
 def choose_windows(a: ComparedSide, b: ComparedSide) -> dict[str, Window]:
@@ -205,7 +206,7 @@ def _list_other_windows(
         for run in runs
         if name in windows and (name, run.id) not in compared_runs
     }
-    return dataclasses.replace(side, no_data=(*side.no_data, *no_data.values()))
+    return structs.replace(side, no_data=(*side.no_data, *no_data.values()))
 
 
 def _count(a: ComparedSide, b: ComparedSide, name: str, window: Window) -> int:
@@ -291,7 +292,7 @@ def _add_nodes(
         are stored."""
         for key in run.same_run_keys:
             if not run.nodes and key in nodes_by_key:
-                return dataclasses.replace(run, nodes=nodes_by_key[key])
+                return structs.replace(run, nodes=nodes_by_key[key])
         return run
 
     return {

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from pytest_llmbench.comparison.comparison_document import (
     ComparisonDocument,
@@ -52,8 +53,7 @@ COLUMNS = (
 """Column heads of the table, with their alignment."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """A configuration as displayed on the page."""
 
     anchor: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from pytest_llmbench.core.codes import Reason
 
@@ -36,8 +37,7 @@ class SideAnswer(StrEnum):
     CANNOT_TELL = "cannot-tell"
 
 
-@dataclass(frozen=True, slots=True)
-class SideRun:
+class SideRun(Struct, frozen=True):
     """A usable run of one side."""
 
     id: str
@@ -55,8 +55,7 @@ class SideRun:
     same_run_keys: RunKeys = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class SideEstimate:
+class SideEstimate(Struct, frozen=True):
     """Difference of B from A.
 
     All values except `smallest` are logarithms of step times; positive if B is slower.
@@ -83,8 +82,7 @@ class SideEstimate:
     rounding: float
 
 
-@dataclass(frozen=True, slots=True)
-class FactDifference:
+class FactDifference(Struct, frozen=True):
     """Fact that is constant within each side and differs between them."""
 
     name: str
@@ -92,8 +90,7 @@ class FactDifference:
     b: str
 
 
-@dataclass(frozen=True, slots=True)
-class VaryingFact:
+class VaryingFact(Struct, frozen=True):
     """Fact that varies within a side."""
 
     name: str
@@ -101,16 +98,14 @@ class VaryingFact:
     b: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownFact:
+class UnknownFact(Struct, frozen=True):
     """Fact that some runs do not state."""
 
     name: str
     sides: str  # sides with such runs: A, B, or A and B
 
 
-@dataclass(frozen=True, slots=True)
-class SideDifferences:
+class SideDifferences(Struct, frozen=True):
     """Known differences between two sides, and unknown facts."""
 
     between: tuple[FactDifference, ...]
@@ -131,8 +126,7 @@ class SideDifferences:
 # --- parts of a comparison ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NoData:
+class NoData(Struct, frozen=True):
     """Run that is not used, with the reason."""
 
     side: str  # A or B
@@ -143,8 +137,7 @@ class NoData:
     log: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedSide:
+class ComparedSide(Struct, frozen=True):
     """Input of one side, with its runs."""
 
     label: str  # A or B
@@ -166,8 +159,7 @@ class ComparedSide:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SideComparison:
+class SideComparison(Struct, frozen=True):
     """Comparison of one configuration."""
 
     configuration: str
@@ -178,8 +170,7 @@ class SideComparison:
     differences: SideDifferences
 
 
-@dataclass(frozen=True, slots=True)
-class NotCompared:
+class NotCompared(Struct, frozen=True):
     """Configuration without a usable run on at least one side."""
 
     configuration: str
@@ -187,8 +178,7 @@ class NotCompared:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SidesCompared:
+class SidesCompared(Struct, frozen=True):
     """Result of one comparison of A and B."""
 
     a: ComparedSide

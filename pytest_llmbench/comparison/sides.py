@@ -5,16 +5,16 @@ A side is a path, a range of days of a history, or a session of a history.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
 
 from pytest_llmbench.comparison.comparison_records import (
     ON_BOTH_SIDES,
@@ -71,8 +71,7 @@ _DAYS = re.compile(rf"({_DAY})(?:\.\.({_DAY}))?")
 _SESSION = re.compile(r"\d{8}-\d{4}-[0-9a-f]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class SideRequest:
+class SideRequest(Struct, frozen=True):
     """Parsed input of one side.
 
     A path, a range of days of a history (`last` included), or a session id.
@@ -142,8 +141,7 @@ def _is_same_input(a: SideRequest, b: SideRequest) -> bool:
 # --- runs under paths -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _LocatedRuns:
+class _LocatedRuns(Struct, frozen=True):
     """Runs under the path of one side, before measurement."""
 
     request: SideRequest
@@ -190,9 +188,7 @@ def _label_runs(
     Returns the runs, and the files and copies that contain no run to compare.
     """
     runs = tuple(
-        dataclasses.replace(
-            run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")
-        )
+        structs.replace(run, found=structs.replace(run.found, id=f"{label}/{run.id}"))
         for run in ingested.runs
     )
     unreadable = (
@@ -203,7 +199,7 @@ def _label_runs(
     for duplicate, original in ingested.copies:
         text = f"a copy of {label}/{original.id}"
         no_data = _make_no_data(label, duplicate, Reason.COPIED, text)
-        copies.append(dataclasses.replace(no_data, run=f"{label}/{duplicate.id}"))
+        copies.append(structs.replace(no_data, run=f"{label}/{duplicate.id}"))
     # A side without runs lists the files it contains.
     listed_files = () if runs else ingested.ignored[:MOST_OTHERS]
     without_steps = (
@@ -266,7 +262,7 @@ def _mark_duplicates(
     for side in located:
         label = side.request.label
         marked_runs = tuple(
-            dataclasses.replace(run, duplicate_of=duplicate_of[run.id])
+            structs.replace(run, duplicate_of=duplicate_of[run.id])
             for run in side.runs
             if run.id in duplicate_of
         )
@@ -319,7 +315,7 @@ def _identify(
     """Identify runs; given identities take precedence."""
     identified = drafts.assign(runs)
     return tuple(
-        dataclasses.replace(run, identity=identity_by_run_id[run.id])
+        structs.replace(run, identity=identity_by_run_id[run.id])
         if run.id in identity_by_run_id
         else run
         for run in identified
@@ -399,7 +395,7 @@ def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
     batch = described.get_text("global_batch_size", "")
     if batch:  # replaces a stated batch size
         yield str(StatedField.BATCH), batch
-    sizes = dataclasses.asdict(described.parallelism)
+    sizes = structs.asdict(described.parallelism)
     layout = ", ".join(f"{name} {size}" for name, size in sizes.items() if size)
     if layout and StatedField.LAYOUT not in facts:
         yield str(StatedField.LAYOUT), layout

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pytest_llmbench.comparison.comparison_records import (
     NODES,
@@ -38,8 +39,7 @@ MARGIN = 0.01
 """Default margin: sides that differ by less are alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(Struct, frozen=True):
     """Runs of one configuration on both sides, at least one each.
 
     `daily_noise` is the noise of its stored daily runs.

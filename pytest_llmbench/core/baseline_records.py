@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,8 +19,7 @@ Its runs are identified by their names, their logs and the files next to them.
 """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Key:
+class Key(Struct, frozen=True, order=True):
     """Identity of a benchmark: runs with equal keys are comparable.
 
     Unique among the baselines of one kind.
@@ -47,8 +49,7 @@ class Key:
         return "-".join([head, *suffixes])
 
 
-@dataclass(frozen=True, slots=True)
-class Architecture:
+class Architecture(Struct, frozen=True):
     """The model as one configuration trains it.
 
     A proxy has fewer layers or a shorter sequence than the real model. A size of 0 is
@@ -88,8 +89,7 @@ class Architecture:
     mamba_heads: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Struct, frozen=True):
     """Sizes of the parallel groups; None if the document prints NA or no value."""
 
     tp: int | None = None
@@ -102,8 +102,7 @@ class Parallelism:
     fsdp: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """One parametrized test: a recipe with a GPU type, precision and number of GPUs."""
 
     key: Key
@@ -170,8 +169,7 @@ class ToleranceSource(StrEnum):
     CERTIFICATE = "--llmb-certify"
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """The allowed deviation from the baseline, in a metric derived from the step time."""
 
     fraction: float
@@ -219,8 +217,7 @@ class TimesOf(StrEnum):
     INTERVAL = "interval"
 
 
-@dataclass(frozen=True, slots=True)
-class RegexDialect:
+class RegexDialect(Struct, frozen=True):
     """A log format that a baseline file defines by a regular expression.
 
     An empty text means that the file does not define it.
@@ -240,8 +237,7 @@ class RegexDialect:
     rewards: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """The origin of a number: a document, table, file and line."""
 
     document: str
@@ -250,8 +246,7 @@ class Source:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedValue:
+class AcceptedValue(Struct, frozen=True):
     """A current or earlier value of a recorded baseline."""
 
     date: str  # of the recording
@@ -260,8 +255,7 @@ class AcceptedValue:
     reason: str = ""  # for accepting a move beyond the drift budget
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """The measurement behind a recorded baseline."""
 
     date: str
@@ -284,8 +278,7 @@ class Recording:
     observed: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RunMatch:
+class RunMatch(Struct, frozen=True):
     """The rule that matches runs to a baseline if their names do not identify them.
 
     A run matches if its path fits and it contradicts none of the facts.
@@ -296,8 +289,7 @@ class RunMatch:
     says: tuple[tuple[str, str], ...] = ()  # facts from log and metadata, by name
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """The expected values of a configuration."""
 
     configuration: Configuration
@@ -352,8 +344,7 @@ class Baseline:
         return replace(self, window=self.required_window)
 
 
-@dataclass(frozen=True, slots=True)
-class Erratum:
+class Erratum(Struct, frozen=True):
     """An error in a document: a printed value or sentence that contradicts others."""
 
     where: str
@@ -364,8 +355,7 @@ class Erratum:
     cell: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
+class Contradiction(Struct, frozen=True):
     """A printed number that implies another step time than the printed one."""
 
     cell: str
@@ -374,8 +364,7 @@ class Contradiction:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """One baseline file: a workload in one release of the documents."""
 
     name: str

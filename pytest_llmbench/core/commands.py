@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 TIMED_OUT = 124  # exit code after a time-out
 
 NOT_FOUND = 127  # exit code of a program that does not exist or cannot be run
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOutput:
+class CommandOutput(Struct, frozen=True):
     """Exit code and output of a command."""
 
     code: int  # NOT_FOUND and TIMED_OUT as in shells and timeout(1)

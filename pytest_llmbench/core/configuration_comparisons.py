@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import BaselineKind, Configuration, Key
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.outcome_records import CheckKind
 
 
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
+class ComparisonRow(Struct, frozen=True):
     """One configuration compared with its reference, using baselines of one kind.
 
     Ratios are step times of the reference over those of the configuration: the
@@ -33,8 +33,7 @@ class ComparisonRow:
     threshold_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationComparison:
+class ConfigurationComparison(Struct, frozen=True):
     """The comparison of a family or a pair of configurations.
 
     The verdict is that of the worst row, or MISSING without rows.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -165,8 +167,7 @@ class EndedBy(StrEnum):
 # --- how a recipe is launched (from the baseline file) --------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(Struct, frozen=True):
     """One way to launch a recipe."""
 
     name: str
@@ -181,8 +182,7 @@ class Command:
     otherwise: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Profiling:
+class Profiling(Struct, frozen=True):
     """The variables that control profiling; "" if the recipe has no such variable."""
 
     enable: Pairs  # the variables that enable profiling, with values
@@ -196,8 +196,7 @@ class Profiling:
     default_stop: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpointing:
+class Checkpointing(Struct, frozen=True):
     """The variables for saving and loading checkpoints."""
 
     save: Pairs  # variables, whose values may contain {checkpoint}
@@ -208,8 +207,7 @@ class Checkpointing:
     load_gpus: tuple[tuple[str, tuple[int, int | None]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchFacts:
+class LaunchFacts(Struct, frozen=True):
     """The launch instructions of one recipe in one release, from its document."""
 
     recipe: str
@@ -242,8 +240,7 @@ class LaunchFacts:
 # --- the cluster (from cluster.yaml and options) --------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledRecipe:
+class InstalledRecipe(Struct, frozen=True):
     """A recipe installed on this cluster; empty fields default to the cluster's."""
 
     recipe: str
@@ -254,8 +251,7 @@ class InstalledRecipe:
     virtual_environment: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(Struct, frozen=True):
     """The description of this cluster. Empty text, None or 0 means unknown."""
 
     name: str = ""
@@ -284,8 +280,7 @@ class Cluster:
 # --- jobs -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True):
     """A complete description of one job.
 
     The job's environment is `environment` alone; the caller's variables are not added.
@@ -319,7 +314,18 @@ class JobSpec:
     allocation: int = 0
     warm_up: bool = False  # the run is not used in any estimate
     # digests of secrets, by which the journal detects a changed value
-    digests: Pairs = field(default=(), compare=False)
+    digests: Pairs = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobSpec) and self._key_values == other._key_values
+
+    def __hash__(self) -> int:
+        return hash(self._key_values)
+
+    @property
+    def _key_values(self) -> tuple[Any, ...]:
+        """The values that distinguish two jobs: all but the digests."""
+        return astuple(replace(self, digests=()))
 
     @property
     def occupied_gpus(self) -> int:
@@ -328,8 +334,7 @@ class JobSpec:
         return max(self.gpus, self.nodes * self.gpus_per_node)
 
 
-@dataclass(frozen=True, slots=True)
-class JobStatus:
+class JobStatus(Struct, frozen=True):
     """The known state of a job."""
 
     phase: Phase
@@ -355,8 +360,7 @@ JobIdentity = tuple[str, str, int, int]
 """Configuration, purpose, attempt and repeat, which identify a job in a session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A job of the journal."""
 
     number: int  # unique in its folder
@@ -398,16 +402,14 @@ class Job:
         return self.submission not in may_have_id
 
 
-@dataclass(frozen=True, slots=True)
-class JobEnd:
+class JobEnd(Struct, frozen=True):
     """The end of a job: its cause, and a text for messages."""
 
     blame: Blame
     text: str = ""  # "" for a job that succeeded
 
 
-@dataclass(frozen=True, slots=True)
-class Resumption:
+class Resumption(Struct, frozen=True):
     """The command to resume a session that only collected."""
 
     command: str  # a complete shell command
@@ -416,8 +418,7 @@ class Resumption:
     secrets: tuple[str, ...] = ()  # the names of the variables that the command needs
 
 
-@dataclass(frozen=True, slots=True)
-class JobCost:
+class JobCost(Struct, frozen=True):
     """GPU-hours of a job: the GPUs of its nodes x the time it held them."""
 
     estimated: float = 0.0  # for its steps, before its submission
@@ -427,8 +428,7 @@ class JobCost:
     loss: Loss | None = None  # the reason for which its last start was wasted
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedHours:
+class PlannedHours(Struct, frozen=True):
     """GPU-hours estimated before the first job of a session is submitted."""
 
     estimated: float  # for the steps of the runs that are always made
@@ -436,8 +436,7 @@ class PlannedHours:
     limit: float  # of the session
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchedJob:
+class LaunchedJob(Struct, frozen=True):
     """One job of a verdict, as shown in reports."""
 
     job_id: str

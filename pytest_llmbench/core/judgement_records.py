@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +29,7 @@ SHOWN = 0.005
 """The smallest change, as a fraction, that is worth a message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Struct, frozen=True):
     """The run-to-run variation of the logarithm of a run's statistic."""
 
     sigma: float  # a standard deviation
@@ -75,8 +76,7 @@ class ComparedNodes(NamedTuple):
         return tuple(node for node in self.now if node not in self.before)
 
 
-@dataclass(frozen=True, slots=True)
-class LastGoodRun:
+class LastGoodRun(Struct, frozen=True):
     """The last passed run of a configuration before a failed one, with their
     differences."""
 
@@ -108,8 +108,7 @@ PreviousRuns: TypeAlias = "tuple[PreviousRun, ...]"
 """The daily runs before the current ones, oldest first."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RequiredRuns:
+class RequiredRuns(Struct, frozen=True, order=True):
     """The required number of valid runs of a configuration.
 
     `place` is the file and line of the requirement.
@@ -126,8 +125,7 @@ class ChangeKind(StrEnum):
     DRIFT = "drift"
 
 
-@dataclass(frozen=True, slots=True)
-class LevelChange:
+class LevelChange(Struct, frozen=True):
     """A change of level in the daily runs of a configuration.
 
     Values are fractions of the step time; slower is positive.
@@ -165,8 +163,7 @@ class OnBound(NamedTuple):
     runs: int
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRule:
+class DecisionRule(Struct, frozen=True):
     """Error probabilities and the number of runs required for a REGRESSION."""
 
     passing: float = 0.05  # the probability of a wrong PASS
@@ -195,8 +192,7 @@ def is_too_old(
     return max_age is not None and started is not None and now - started > max_age
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The basis of a verdict: the measurements of one configuration and the settings.
 
     Runs of one launch are repeats of each other. Runs found on disk are repeats if they
@@ -237,8 +233,7 @@ class Evidence:
         return is_too_old(started, self.now, self.max_age)
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """The estimated difference from the baseline, with its error.
 
     All values except `detectable` are logarithms; slower is positive.
@@ -266,8 +261,7 @@ class Estimate:
     regression_level: float = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The verdict on one configuration."""
 
     verdict: Verdict

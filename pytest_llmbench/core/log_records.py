@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, Any, NewType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:  # numpy too: its import is slow, and passing records needs none
     from collections.abc import Callable
@@ -151,8 +154,7 @@ class DropReason(StrEnum):
     PARTLY_TIMED = "partly-timed"
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedRecords:
+class DroppedRecords(Struct, frozen=True):
     """Records that were read but not kept."""
 
     reason: DropReason
@@ -168,8 +170,7 @@ class DroppedRecords:
         return self.example or self.quote
 
 
-@dataclass(frozen=True, slots=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A custom dialect that finds no step in a log.
 
     Numbers are 0 and texts empty if no line contains `find`.
@@ -235,8 +236,7 @@ class StatedField(StrEnum):
     LISTING = "listing"  # the dump contains only settings that are not the default
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """One property of the run, stated by one line of a log."""
 
     field: StatedField
@@ -244,8 +244,7 @@ class Statement:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProgressRecord:
+class ProgressRecord(Struct, frozen=True):
     """A training record without a step and a time; NaN for missing values."""
 
     line: int
@@ -254,8 +253,7 @@ class ProgressRecord:
     learning_rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """The part of a log that belongs to one attempt."""
 
     steps: Steps
@@ -302,8 +300,7 @@ class EndingCode(StrEnum):
     UNREADABLE = "unreadable"
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """The end of a run according to its log: a code, the quoted line and its number."""
 
     code: EndingCode
@@ -325,8 +322,7 @@ class CheckpointAction(StrEnum):
     LOAD = "load"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRecord:
+class CheckpointRecord(Struct, frozen=True):
     """One line that reports that a checkpoint was saved or loaded."""
 
     action: CheckpointAction
@@ -339,8 +335,7 @@ class CheckpointRecord:
     torn: bool = False  # the line has a time that cannot be parsed
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoints:
+class Checkpoints(Struct, frozen=True):
     """All checkpoint records of a log, in order."""
 
     records: tuple[CheckpointRecord, ...] = ()
@@ -361,8 +356,7 @@ class Checkpoints:
         return next(lines, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class ParsedLog:
+class ParsedLog(Struct, frozen=True):
     """The parsed contents of one log. Lines are 1-based; 0 means absent."""
 
     dialect: str | None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +24,7 @@ Chance exceeds this ratio in at most one of 100 histories, even with repeated an
 """
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
+class MeasuredRun(Struct, frozen=True):
     """One stored or current run with its step time and its nodes."""
 
     # the number in `llmbench history show`, of this run or of the judged run of its
@@ -70,8 +70,7 @@ class NodeDoubt(StrEnum):
     ONE_SOFTWARE = "one-software"
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(Struct, frozen=True):
     """A node that may be slow, or several nodes that were always used together."""
 
     nodes: tuple[str, ...]
@@ -84,8 +83,7 @@ class Suspect:
     doubt: NodeDoubt | None  # None if runs without the node exclude other causes
 
 
-@dataclass(frozen=True, slots=True)
-class NodeEvidence:
+class NodeEvidence(Struct, frozen=True):
     """Evidence for slow nodes from a set of runs."""
 
     runs: int  # the number of analysed runs
@@ -122,8 +120,7 @@ class NodeAnswer(StrEnum):
     NOTHING_TO_TELL = "nothing-to-tell"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSearch:
+class NodeSearch(Struct, frozen=True):
     """The evidence for slow nodes in a history."""
 
     history: str  # the URL of the history, for display

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import TimedBy
 from pytest_llmbench.core.codes import JUDGED
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.trial_records import TrialReport
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """The subject of one test item."""
 
     id: str
@@ -30,8 +30,7 @@ class Case:
     run_id: str = ""  # set if every run has its own item
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedConfiguration:
+class ComparedConfiguration(Struct, frozen=True):
     """A configuration compared with its reference.
 
     `measured` and `documented` are ratios of step times: an efficiency or a speed-up.
@@ -80,8 +79,7 @@ class CheckKind(StrEnum):
         return f"test_{self.replace('-', '_')}"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """The result of a check on several configurations, or on the gate itself."""
 
     kind: CheckKind
@@ -109,8 +107,7 @@ class Check:
         return self.status is Status.SKIPPED
 
 
-@dataclass(frozen=True, slots=True)
-class UnmatchedRun:
+class UnmatchedRun(Struct, frozen=True):
     """A run that matches no baseline, or an unreadable entry.
 
     Its item fails unless unmatched runs are allowed.
@@ -131,8 +128,7 @@ class UnmatchedRun:
     advice: str = ""  # the options that would match the run
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """A configuration that did not run when it was due, although others did."""
 
     key: Key
@@ -148,8 +144,7 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationResult:
+class ConfigurationResult(Struct, frozen=True):
     """The deciding verdict of an item, its verdicts against other baselines, and its
     jobs."""
 
@@ -177,8 +172,7 @@ class ConfigurationResult:
         return next(item for item in evidence if item.baseline is deciding_baseline)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """A result and its consequences in this session."""
 
     result: ConfigurationResult
@@ -291,8 +285,7 @@ class CautionCode(StrEnum):
     """A stricter ini key is overridden, or is in a file that pytest ignores."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caution:
+class Caution(Struct, frozen=True):
     """A limitation that a reader should know before trusting a passed session."""
 
     code: CautionCode

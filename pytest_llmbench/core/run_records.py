@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from pytest_llmbench.core.codes import EXCLUDING, INVALIDATING, Reason
 from pytest_llmbench.core.log_records import Checkpoints
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.records import Record
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """A value that a name or metadata states about a run."""
 
     field: str  # a Key field, or global_batch_size, tp, ...
@@ -32,8 +32,7 @@ class Hint:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFiles:
+class AttemptFiles(Struct, frozen=True):
     """The files of one attempt."""
 
     number: int  # its restart count
@@ -41,8 +40,7 @@ class AttemptFiles:
     err: Path | None = None  # standard error, if it is a separate file
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
+class Shards(Struct, frozen=True):
     """The number of *.distcp files in a folder of a run."""
 
     folder: str  # relative to the folder of the log
@@ -65,8 +63,7 @@ class Clock(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class StartCandidate:
+class StartCandidate(Struct, frozen=True):
     """A possible start time of a run, in UTC, with its source."""
 
     clock: Clock
@@ -90,8 +87,7 @@ class LoglessJob(StrEnum):
     FOLDER = "folder"
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
+class RunFiles(Struct, frozen=True):
     """The files of one execution, with the facts from their names and metadata."""
 
     id: str
@@ -144,8 +140,7 @@ class UnnamedFiles(NamedTuple):
     given_path: Path  # the user's path that led to the files
 
 
-@dataclass(frozen=True, slots=True)
-class Discovery:
+class Discovery(Struct, frozen=True):
     """Everything found under the paths of a user."""
 
     runs: tuple[RunFiles, ...]
@@ -172,8 +167,7 @@ class IgnoredFile(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """The configuration of a run."""
 
     key: Key | None  # None unless exactly one configuration fits
@@ -195,8 +189,7 @@ class Identity:
     one_sided: tuple[str, ...] = ()  # settings stated only by the run or that baseline
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Attempt:
+class Attempt(Struct, frozen=True, eq=False):
     """The parsed log of one attempt."""
 
     files: AttemptFiles
@@ -227,8 +220,7 @@ def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class DuplicateOf:
+class DuplicateOf(Struct, frozen=True):
     """Another run with the same steps and losses."""
 
     job_id: str
@@ -238,8 +230,7 @@ class DuplicateOf:
     certain: bool  # True for a duplicate, False for a possible coincidence
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False):
     """One execution: its files, its logs and its configuration."""
 
     found: RunFiles
@@ -270,8 +261,7 @@ class Run:
 # --- measurements ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(Struct, frozen=True):
     """An accepted change of step time, or an accepted reason to fail.
 
     Valid from `since` to `expires`, both included.
@@ -294,8 +284,7 @@ class RecordingRule(StrEnum):
     LEVELS = "levels"  # the step times of the recorded runs are on one level
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedRecording:
+class AcceptedRecording(Struct, frozen=True):
     """A waived recording rule for some configurations."""
 
     configuration: str  # an id or a shell pattern
@@ -305,8 +294,7 @@ class AcceptedRecording:
     reason: str  # without secrets, since it is stored in the baseline file
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A measured quantity.
 
     Units and directions are defined in `core.metric_definitions`.
@@ -319,8 +307,7 @@ class Metric:
     larger_is_better: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Information for the reader that changes no verdict.
 
     `line` is the log line, or 0.
@@ -333,8 +320,7 @@ class Note:
     """The entry that the note is about, if any."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """A reason for which a run cannot be judged."""
 
     reason: Reason  # one of `INVALIDATING` or `EXCLUDING`
@@ -353,8 +339,7 @@ VerdictStatement: TypeAlias = "Record | str | Note | Problem | Acknowledgement"
 UNMEASURED = Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptSummary:
+class AttemptSummary(Struct, frozen=True):
     """One attempt of a run: a segment of a log, or a log without steps."""
 
     number: int  # from 1
@@ -369,8 +354,7 @@ class AttemptSummary:
     judged: bool = False  # True for the judged attempt
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measurement:
+class Measurement(Struct, frozen=True, eq=False):
     """The measurement of one run in the window of one baseline."""
 
     run: Run

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -19,8 +20,7 @@ class StallPosition(StrEnum):
     END = "end"  # after the last step: final save or teardown
 
 
-@dataclass(frozen=True, slots=True)
-class LogProgress:
+class LogProgress(Struct, frozen=True):
     """The progress that the log of a running job showed when it was last read."""
 
     path: Path | None = None  # None: no log was found
@@ -36,8 +36,7 @@ class LogProgress:
     prints_late: bool = False  # True if this log format prints steps only at the end
 
 
-@dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(Struct, frozen=True):
     """A job that hangs, or hung when it ended."""
 
     place: StallPosition
@@ -49,8 +48,7 @@ class Stall:
     cancelled: bool = False  # True if PYTEST cancels the job for this reason
 
 
-@dataclass(frozen=True, slots=True)
-class StallLimits:
+class StallLimits(Struct, frozen=True):
     """The limits for warning about a hanging job and for cancelling it.
 
     A job is cancelled after twice the time of the warning.

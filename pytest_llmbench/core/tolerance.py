@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import AcceptedValue, Recording, Tolerance
 from pytest_llmbench.core.errors import did_you_mean

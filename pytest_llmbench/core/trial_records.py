@@ -5,9 +5,10 @@ A trial is one run that is launched for such a comparison.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from pytest_llmbench.core.judgement_records import Noise
 
@@ -34,8 +35,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True):
     """One variant of an A/B or one build of a bisection.
 
     Its values replace or extend the values of the cluster file.
@@ -57,8 +57,7 @@ class TrialOutcome(StrEnum):
     LOST = "lost"  # an infrastructure failure; the trial is repeated
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """A run of a variant; trials are in launch order."""
 
     variant: int  # the index in the list of variants or builds
@@ -77,8 +76,7 @@ class TrialTime(NamedTuple):
     rounding: float = 0.0  # the largest rounding error of the step time, a fraction
 
 
-@dataclass(frozen=True, slots=True)
-class NextTrial:
+class NextTrial(Struct, frozen=True):
     """The trial to launch next."""
 
     variant: int
@@ -97,8 +95,7 @@ class PairedOutcome(StrEnum):
     LOST = "lost"  # infrastructure failed twice in a row, before there was a result
 
 
-@dataclass(frozen=True, slots=True)
-class PairedEstimate:
+class PairedEstimate(Struct, frozen=True):
     """The estimated difference between two variants on the same nodes.
 
     Values are logarithms of step times; slower is positive.
@@ -117,8 +114,7 @@ class PairedEstimate:
     own_noise: Noise | None = None  # the noise of these runs alone
 
 
-@dataclass(frozen=True, slots=True)
-class PairedAnswer:
+class PairedAnswer(Struct, frozen=True):
     """The result for one variant compared with variant 0."""
 
     variant: int
@@ -166,8 +162,7 @@ class BisectOutcome(StrEnum):
     LOST = "lost"  # infrastructure failed twice in a row
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedChange:
+class LocatedChange(Struct, frozen=True):
     """A located change: the first slow build is one of `first` to `last`.
 
     If these are several builds, all of them except `last` do not run. `size`, its 95 %
@@ -186,8 +181,7 @@ class LocatedChange:
     rest_after: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class BuildRange:
+class BuildRange(Struct, frozen=True):
     """A range of builds that contains the first slow build with a given probability."""
 
     first: int
@@ -195,8 +189,7 @@ class BuildRange:
     probability: float
 
 
-@dataclass(frozen=True, slots=True)
-class BisectAnswer:
+class BisectAnswer(Struct, frozen=True):
     """The result of a bisection; changes are in the order of the builds."""
 
     outcome: BisectOutcome
@@ -209,8 +202,7 @@ class BisectAnswer:
     ranges: tuple[BuildRange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TrialReport:
+class TrialReport(Struct, frozen=True):
     """The results of an A/B (`answers`) or of a bisection (`search`)."""
 
     names: tuple[str, ...]

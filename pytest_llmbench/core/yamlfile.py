@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
 
 from pytest_llmbench.core.errors import BaselineError, LlmbenchError, did_you_mean
 from pytest_llmbench.core.userfile import read_text
@@ -153,8 +154,7 @@ class Spec(Protocol):
     def read(self, node: Node, report: Report) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class YamlMapping:
+class YamlMapping(Struct, frozen=True):
     """A parsed mapping: its values and lines by key, and its own line."""
 
     line: int
@@ -169,8 +169,7 @@ class YamlMapping:
         return self.values.get(key, default)
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A scalar that YAML reads as text.
 
     A text that looks like a number must be quoted.
@@ -201,8 +200,7 @@ class Text:
         return str(node.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(Struct, frozen=True):
     """A plain decimal number from `low` to `high`, both included.
 
     With `whole`, only integers are accepted.
@@ -238,8 +236,7 @@ class Number:
         return f"{number} from {self.low:g} to {self.high:.15g}"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(Struct, frozen=True):
     """`true` or `false`."""
 
     def read(self, node: Node, report: Report) -> Any:
@@ -251,8 +248,7 @@ class Flag:
         return bool(node.value == "true")
 
 
-@dataclass(frozen=True, slots=True)
-class ConvertedScalar:
+class ConvertedScalar(Struct, frozen=True):
     """A scalar that is converted by a function, which raises ValueError with the
     message."""
 
@@ -269,8 +265,7 @@ class ConvertedScalar:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Items:
+class Items(Struct, frozen=True):
     """A list whose items have one spec; the value is a tuple."""
 
     item: Spec
@@ -297,8 +292,7 @@ class Items:
         return tuple(self.item.read(child, report) for child in node.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
+class Names(Struct, frozen=True):
     """A mapping with arbitrary keys."""
 
     value: Spec
@@ -315,8 +309,7 @@ class Names:
         return _read_mapping(node, report, find_spec)
 
 
-@dataclass(frozen=True, slots=True)
-class Nullable:
+class Nullable(Struct, frozen=True):
     """A value that may be empty, which gives None."""
 
     spec: Spec
@@ -327,8 +320,7 @@ class Nullable:
         return self.spec.read(node, report)
 
 
-@dataclass(frozen=True, slots=True)
-class Fields:
+class Fields(Struct, frozen=True):
     """A mapping with known keys."""
 
     required: Mapping[str, Spec]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Window
 
 
-@dataclass(frozen=True, slots=True)
-class StoredVerdict:
+class StoredVerdict(Struct, frozen=True):
     """The verdict of one session on a configuration, with its run. Times are UTC."""
 
     configuration: str  # id of the configuration

@@ -6,7 +6,6 @@ fail.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from datetime import date
@@ -14,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Reason
@@ -86,7 +86,7 @@ def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Ev
             in_force.append(entry)
         else:
             idle_notes.append(idle_note)
-    return dataclasses.replace(
+    return structs.replace(
         evidence,
         accepted=tuple(in_force),
         measurements=tuple(
@@ -135,9 +135,7 @@ def _accept_problems(
             notes.append(make_accepted_note(entry, problem, problem.line))
     if not notes:
         return run
-    return dataclasses.replace(
-        run, problems=tuple(remaining), notes=(*run.notes, *notes)
-    )
+    return structs.replace(run, problems=tuple(remaining), notes=(*run.notes, *notes))
 
 
 def apply_acknowledgements(
@@ -191,7 +189,7 @@ def apply_acknowledgements(
         ]
     moved = move_baseline(evidence, math.exp(shift)) if shift else evidence
     all_remarks = (*evidence.remarks, *remarks, *idle_notes)
-    return dataclasses.replace(moved, remarks=all_remarks)
+    return structs.replace(moved, remarks=all_remarks)
 
 
 def has_accepted_change(evidence: Evidence) -> bool:
@@ -296,9 +294,9 @@ def move_baseline(evidence: Evidence, factor: float) -> Evidence:
         expected = tuple(
             _scale_metric(metric, factor) for metric in measurement.expected
         )
-        return dataclasses.replace(measurement, baseline=baseline, expected=expected)
+        return structs.replace(measurement, baseline=baseline, expected=expected)
 
-    return dataclasses.replace(
+    return structs.replace(
         evidence,
         baseline=baseline,
         measurements=tuple(map(move_measurement, evidence.measurements)),
@@ -310,17 +308,17 @@ def _scale_baseline(baseline: Baseline, factor: float) -> Baseline:
     """Multiply all step times of a baseline by `factor`."""
     recording = baseline.recording
     if recording is not None:
-        recording = dataclasses.replace(
+        recording = structs.replace(
             recording,
             mean_seconds=recording.mean_seconds * factor,
             trimmed_mean_seconds=recording.trimmed_mean_seconds * factor,
             run_seconds=tuple(seconds * factor for seconds in recording.run_seconds),
             earlier=tuple(
-                dataclasses.replace(accepted, seconds=accepted.seconds * factor)
+                structs.replace(accepted, seconds=accepted.seconds * factor)
                 for accepted in recording.earlier
             ),
         )
-    return dataclasses.replace(
+    return structs.replace(
         baseline,
         step_seconds=baseline.step_seconds * factor,
         resolution_seconds=baseline.resolution_seconds * factor,
@@ -334,4 +332,4 @@ def _scale_metric(metric: Metric, factor: float) -> Metric:
         return metric
     # rates fall as the step time grows
     value = metric.value / factor if metric.larger_is_better else metric.value * factor
-    return dataclasses.replace(metric, value=value)
+    return structs.replace(metric, value=value)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import AcceptedValue, Budget, Recording
 from pytest_llmbench.core.codes import MAY_PASS, NoteCode, Reason, Verdict
@@ -95,8 +97,7 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     return replace(overruled, meets_point=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Drift:
+class _Drift(Struct, frozen=True):
     """Distance of a run from the accepted value, in logarithms.
 
     Positive is slower.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.robust import compute_median, compute_median_deviation
@@ -50,8 +50,7 @@ MIN_CHANGE = 0.005  # smallest log difference worth a message
 TREND_DAYS = 20  # a level of this many days may contain a drift
 
 
-@dataclass(frozen=True, slots=True)
-class LevelShift:
+class LevelShift(Struct, frozen=True):
     """Change of level in a series of daily runs."""
 
     position: int  # index of the first day after the change

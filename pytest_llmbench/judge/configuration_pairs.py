@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Configuration, Key
 from pytest_llmbench.core.codes import JUDGED, Verdict
@@ -31,8 +32,7 @@ VERDICTS = {
 SEVERITY = tuple(VERDICTS.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _JudgedMember:
+class _JudgedMember(Struct, frozen=True):
     """A configuration that was judged against a baseline of one kind."""
 
     configuration: Configuration

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import (
@@ -250,8 +252,7 @@ def _judge_missing(evidence: Evidence) -> Judgement:
 # --- the comparison -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Decision:
+class _Decision(Struct, frozen=True):
     """A verdict, its reason and further statements."""
 
     verdict: Verdict

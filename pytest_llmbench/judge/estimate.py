@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline
@@ -315,8 +316,7 @@ class Answer(Enum):
     INCONCLUSIVE = "cannot tell"
 
 
-@dataclass(frozen=True, slots=True)
-class DifferenceError:
+class DifferenceError(Struct, frozen=True):
     """Error of a log difference, with the widths of its interval."""
 
     standard_error: float

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Baseline, TimedBy
 from pytest_llmbench.core.codes import NoteCode, Verdict

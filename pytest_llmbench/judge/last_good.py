@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import ABSENT, MAY_PASS, Verdict
@@ -51,7 +51,7 @@ COMPARED = (
     StatedField.NUMBERS,
     StatedField.ENGINE,
 )
-KEY_FIELDS = frozenset(field.name for field in fields(Key))
+KEY_FIELDS = frozenset(Key.__struct_fields__)
 
 
 def find_last_good(

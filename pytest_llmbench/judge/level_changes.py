@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 from itertools import accumulate, pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_llmbench.core.judgement_records import (
     ChangeKind,

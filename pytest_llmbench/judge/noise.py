@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.robust import (
@@ -234,8 +234,7 @@ MIN_STEPS_FOR_REACH = 10  # with fewer steps, all may be fast by chance
 LARGEST_CORRELATION = 0.95
 
 
-@dataclass(frozen=True, slots=True)
-class WithinRun:
+class WithinRun(Struct, frozen=True):
     """Precision with which the window of a run determines its statistic."""
 
     error: float  # standard error of the logarithm of the statistic

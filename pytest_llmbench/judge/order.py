@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
@@ -68,8 +69,7 @@ _ANY_NUMBER = re.compile(r"\d+")
 _JOB = re.compile(r"(?:^|[^a-z])job[-_]?(\d{1,18})(?!\d)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class OrderDoubt:
+class OrderDoubt(Struct, frozen=True):
     """A run that may be the newest, with the reason."""
 
     rival: Measurement

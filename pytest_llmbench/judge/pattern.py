@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.robust import NORMAL, compute_median, find_stragglers
@@ -51,8 +51,7 @@ MIN_STRETCH_SHARE = 0.75
 MAX_SPANS = 5  # the number of step spans in a statement
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowColumns:
+class WindowColumns(Struct, frozen=True, eq=False):
     """Window of a run as columns of equal length."""
 
     seconds: Floats
@@ -79,8 +78,7 @@ class ShapeKind(StrEnum):
     SLOW_STRETCH = "slow-stretch"  # slow steps in a row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pattern:
+class Pattern(Struct, frozen=True, eq=False):
     """Pattern of the slow steps of a window."""
 
     kind: ShapeKind  # never DRIFT
@@ -233,8 +231,7 @@ def _state_levels(window: WindowColumns, levels: StepLevels) -> CodedStatement:
 # --- levels, stretches and periods ----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StepLevels:
+class StepLevels(Struct, frozen=True):
     """Two levels of step time, in seconds."""
 
     lower: float

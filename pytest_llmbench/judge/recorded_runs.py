@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.estimate import FEWEST_STEPS
@@ -25,8 +25,7 @@ FEWEST_GROUPS = 3  # warn about a baseline from fewer days or node sets
 ENOUGH_GROUPS = 5  # recommended number of groups
 
 
-@dataclass(frozen=True, slots=True)
-class Occasion:
+class Occasion(Struct, frozen=True):
     """Start time and nodes of a run."""
 
     started: datetime | None
@@ -108,8 +107,7 @@ ORDERED_LIMITS = (66.9, 48.0, 31.0, 18.8, 10.5, 7.3, 5.3, 4.2, 3.3)
 SORTED_LIMITS = (66.9, 53.5, 39.3, 29.4, 21.4, 16.9, 13.9, 11.9, 10.3)
 
 
-@dataclass(frozen=True, slots=True)
-class RunLevels:
+class RunLevels(Struct, frozen=True):
     """Two levels among runs; their times are geometric means."""
 
     fast_runs: int

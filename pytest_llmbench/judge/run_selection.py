@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.judgement_records import (
@@ -54,8 +55,7 @@ FREQUENT_STALLS = 3
 EQUAL_LOGS = 1e-6  # log step times that differ by less are equal
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentRuns:
+class CurrentRuns(Struct, frozen=True):
     """The runs that are averaged into one result."""
 
     runs: tuple[Measurement, ...]  # the displayed run first

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.robust import (
@@ -41,8 +41,7 @@ MIN_STEPS = 3  # fewer steps have no shape
 MEAN_DIFFERENCE = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """Shape of a window, with the notes that follow from it."""
 
     statements: tuple[VerdictStatement, ...]
@@ -248,8 +247,7 @@ MAX_BLOCKS = 100
 CAUTION = 1.25
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
+class WarmUp(Struct, frozen=True):
     """Excess of the first steps of a window over the others."""
 
     steps: int
@@ -257,8 +255,7 @@ class WarmUp:
     z: float  # in standard errors
 
 
-@dataclass(frozen=True, slots=True)
-class Slope:
+class Slope(Struct, frozen=True):
     """Change from the first to the last step of a window."""
 
     change: float  # as a fraction of the median

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.codes import JUDGED
@@ -42,8 +42,7 @@ FALSE_ALARMS = 0.0001
 SMALLEST = 0.01  # smallest shared shift worth a message, as a fraction
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationShift:
+class ConfigurationShift(Struct, frozen=True):
     """Estimate of a configuration's current runs, with its last runs."""
 
     key: Key

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.outcome_records import Silence
@@ -20,8 +21,7 @@ DUE_GAPS = 0.75
 RETIRED_GAPS = 14  # a configuration without a run for this many gaps is retired
 
 
-@dataclass(frozen=True, slots=True)
-class Rhythm:
+class Rhythm(Struct, frozen=True):
     """Regularity of a configuration's runs."""
 
     last: datetime  # start of its last session

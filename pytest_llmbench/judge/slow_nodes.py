@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.node_records import NodeDoubt, NodeEvidence, Software, Suspect
@@ -78,8 +79,7 @@ MIN_PAIR_SHARE = 1e-12  # smallest share of pairs: below, all nodes are one grou
 SLOWNESS_GRID = np.log1p(np.arange(0.001, 0.5, 0.001))
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRun:
+class NodeRun(Struct, frozen=True):
     """One run, with the level of its configuration and its nodes."""
 
     id: str
@@ -167,8 +167,7 @@ def _group_nodes(runs: Sequence[NodeRun]) -> list[tuple[str, ...]]:
 # --- densities ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class NodeModel:
+class NodeModel(Struct, frozen=True):
     """Runs as columns, shape (runs,) or (runs, ...)."""
 
     # log slowness of each run, minus the shared slowdown of its day
@@ -591,8 +590,7 @@ def _are_adjacent(first: NodeRun, second: NodeRun, fast: Sequence[NodeRun]) -> b
 WINDOW_DAYS = 60  # number of last days whose runs are analysed
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationRun:
+class ConfigurationRun(Struct, frozen=True):
     """Run of a configuration, with its nodes and software."""
 
     id: str
@@ -643,8 +641,7 @@ def compare_with_levels(
     return node_runs, tuple(sorted(means_by_name.keys() - days_by_name.keys()))
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigurationDays:
+class ConfigurationDays(Struct, frozen=True):
     """Days of a configuration, oldest first."""
 
     days: tuple[date, ...]
@@ -652,8 +649,7 @@ class ConfigurationDays:
     noise: Noise  # of all days
 
 
-@dataclass(frozen=True, slots=True)
-class DayLevel:
+class DayLevel(Struct, frozen=True):
     """Level and noise that the runs of one day are compared with."""
 
     level: float

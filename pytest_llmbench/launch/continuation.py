@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
+
+from msgspec import structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
@@ -158,7 +159,7 @@ def add_resumptions(
             due=never_submitted or has_due_run,
             secrets=_list_secrets(history.spec) if history else (),
         )
-        with_resumptions[case] = dataclasses.replace(result, resumption=resumption)
+        with_resumptions[case] = structs.replace(result, resumption=resumption)
     return with_resumptions
 
 

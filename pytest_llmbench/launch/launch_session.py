@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
+
+from msgspec import structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
@@ -214,7 +215,7 @@ class LaunchSession:
         suspects = find_suspect_nodes(
             plan.jobs, self.launch, self.settings, self.catalog, self.host.tell
         )
-        return dataclasses.replace(plan, suspects=suspects)
+        return structs.replace(plan, suspects=suspects)
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Plan a new session. Raises LaunchError if preflight finds problems."""
@@ -421,7 +422,7 @@ class LaunchSession:
             **self.launch.to_journal(),
             "scripts": digest_scripts(plan.variants),
             "noise": record_noise(plan.noise),
-            "named": [dataclasses.asdict(suspect) for suspect in plan.suspects],
+            "named": [structs.asdict(suspect) for suspect in plan.suspects],
             "overruled": self.overruled,
         }
         self.session = journal.begin(
@@ -443,7 +444,7 @@ class LaunchSession:
             value for job in plan.every_job for value in find_secret_values(job.spec)
         )
         if not self.launch.collect:
-            self.results = dataclasses.replace(
+            self.results = structs.replace(
                 self.results, planned_hours=self._print_planned_hours(plan)
             )
 
@@ -675,7 +676,7 @@ class LaunchSession:
         for key, runs_of_key in runs_by_key.items():
             # the measurements against the first baseline
             measurements[key], *_ = runs.measure_runs(key, runs_of_key)
-        return dataclasses.replace(
+        return structs.replace(
             self.results,
             configurations=results,
             runs_found=sum(map(len, runs_by_key.values())),

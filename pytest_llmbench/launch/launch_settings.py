@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
 from typing import Any
+
+from msgspec.structs import asdict
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError

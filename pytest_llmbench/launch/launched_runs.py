@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+
+from msgspec import structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Key
@@ -156,19 +157,19 @@ class LaunchedRuns:
         end = self._explain_end(job, end, run)
         ended = EndedJob(job, end, run, files=self.list_files(job))
         problem = _find_problem([*ended_before, ended])
-        ended = dataclasses.replace(ended, problem=problem)
+        ended = structs.replace(ended, problem=problem)
         if run and end.blame is Blame.INFRASTRUCTURE:
             failed_nodes = self.list_failed_nodes(job, run)
-            ended = dataclasses.replace(ended, failed_nodes=failed_nodes)
+            ended = structs.replace(ended, failed_nodes=failed_nodes)
         if run is None or ended.problem:
             return ended
         if job.spec.purpose in TRIALS:
             _mark_as_variant(run)
             time = self.measure_trial(job.spec.key, run)
-            return dataclasses.replace(ended, time=time)
+            return structs.replace(ended, time=time)
         if suspect_nodes:
             confirmation = self.judge_suspect(job, run, suspect_nodes)
-            return dataclasses.replace(ended, confirmation=confirmation)
+            return structs.replace(ended, confirmation=confirmation)
         return ended
 
     def _explain_end(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
@@ -212,13 +213,13 @@ class LaunchedRuns:
         self.has_unknown_secrets |= has_unknown_secrets(job.spec)
         # if the log does not print the container image, that of the job
         environment = {**find_container_image(job.spec), **dict(run.found.environment)}
-        found = dataclasses.replace(
+        found = structs.replace(
             run.found,
             launch=f"{self.session} {job.spec.case_id}",  # equal for all repeats
             modified=None,  # the job has ended: no file changes any more
             environment=tuple(environment.items()),
         )
-        return dataclasses.replace(run, found=found)
+        return structs.replace(run, found=found)
 
     @cached_property
     def _older_measurements(self) -> Measured:
@@ -240,7 +241,7 @@ class LaunchedRuns:
         )
         decision_rule = self.choose_decision_rule(key)
         self._evidence[key] = tuple(
-            dataclasses.replace(baseline_evidence, decision_rule=decision_rule)
+            structs.replace(baseline_evidence, decision_rule=decision_rule)
             for baseline_evidence in evidence
         )
         return judge_case(Case(key.id, key), self._evidence[key])
@@ -328,7 +329,7 @@ class LaunchedRuns:
         if run is None or not run.attempts:
             return judgement
         measurement = measure(run, baseline, self.now())
-        judgement = dataclasses.replace(judgement, measurement=measurement)
+        judgement = structs.replace(judgement, measurement=measurement)
         if is_done:
             return apply_checkpoint_budgets(judgement, [measurement])
         return judgement
@@ -340,8 +341,8 @@ class LaunchedRuns:
         """
         # in a resumed session the logs are marked already, which excludes the run
         if run.found.excluded is Reason.VARIANT:
-            found = dataclasses.replace(run.found, excluded=None, excluded_because="")
-            run = dataclasses.replace(run, found=found)
+            found = structs.replace(run.found, excluded=None, excluded_because="")
+            run = structs.replace(run, found=found)
         first_baseline, *_ = self.catalog.baselines[key]
         measurement = measure(run, first_baseline, self.now(), step_time_only=True)
         problem = find_unusable(measurement)
@@ -518,10 +519,10 @@ def _hide_quotes(run: Run, spec: JobSpec) -> Run:
         return hide_in_quote(quote, spec)
 
     attempts = (
-        dataclasses.replace(attempt, log=attempt.log.with_quotes(hide))
+        structs.replace(attempt, log=attempt.log.with_quotes(hide))
         for attempt in run.attempts
     )
-    return dataclasses.replace(run, attempts=tuple(attempts))
+    return structs.replace(run, attempts=tuple(attempts))
 
 
 def _list_local_folders(job: Job) -> tuple[Path, ...]:

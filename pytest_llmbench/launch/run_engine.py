@@ -6,9 +6,9 @@ the log of an ended job, reserves GPU-hours, and builds the result.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field, structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
@@ -61,8 +61,7 @@ NOT_STARTED = {
 """The note for a run that exceeds the remaining GPU-hours, by purpose."""
 
 
-@dataclass(slots=True)
-class _Configuration:
+class _Configuration(Struct):
     """The state of one launched configuration.
 
     `result` is None until its conclusion.
@@ -153,7 +152,7 @@ class RunEngine:
         self._has_begun = True
         first_runs = []
         for configuration in self._configurations.values():
-            history = dataclasses.replace(
+            history = structs.replace(
                 configuration.history, excluded=self._confirmed_nodes
             )
             configuration.history = history
@@ -243,7 +242,7 @@ class RunEngine:
                 # the runs cannot start: the policy must decide without them, and without
                 # retries. If a new run could not start, no other new run can.
                 is_retry = step.runs[0].attempt > 1
-                configuration.history = dataclasses.replace(
+                configuration.history = structs.replace(
                     configuration.history, may_retry=False, may_start=is_retry
                 )
 
@@ -253,9 +252,7 @@ class RunEngine:
         newest_first = (runs[repeat].dated_run for repeat in sorted(runs, reverse=True))
         key = configuration.history.spec.key
         verdict = self._judge.judge(key, [run for run in newest_first if run])
-        configuration.history = dataclasses.replace(
-            configuration.history, verdict=verdict
-        )
+        configuration.history = structs.replace(configuration.history, verdict=verdict)
 
     def _start(self, configuration: _Configuration, step: NextRuns) -> bool:
         """Start the runs of a step; return False if they cannot start.
@@ -269,7 +266,7 @@ class RunEngine:
         if self._settings.collect:
             runs = {(run.repeat, run.attempt) for run in step.runs}
             history = configuration.history
-            configuration.history = dataclasses.replace(
+            configuration.history = structs.replace(
                 history, held_back=history.held_back | runs
             )
             return not runs  # a step without runs only waits for running jobs
@@ -290,7 +287,7 @@ class RunEngine:
         history = configuration.history.with_planned(step.runs)
         # too few other nodes: from now on, repeats may reuse nodes of earlier runs
         any_nodes = history.any_nodes or step.on_excluded_nodes
-        configuration.history = dataclasses.replace(history, any_nodes=any_nodes)
+        configuration.history = structs.replace(history, any_nodes=any_nodes)
         return True
 
     def _use_excluded_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
@@ -302,7 +299,7 @@ class RunEngine:
         history = configuration.history
         needs_slow_nodes = spec.exclude != history.run_spec.exclude
         if needs_slow_nodes:
-            configuration.history = dataclasses.replace(history, excluded=())
+            configuration.history = structs.replace(history, excluded=())
             nodes = formatting.fold_nodes(history.excluded)
             configuration.notes.append(
                 f"{nodes} not excluded here: too few other nodes"
@@ -356,7 +353,7 @@ class RunEngine:
         # else keep the reason of the judgement: a checkpoint budget may have set it
         has_specific_reason = reason is not conclusion.reason
         if has_specific_reason:
-            judgement = dataclasses.replace(judgement, reason=conclusion.reason)
+            judgement = structs.replace(judgement, reason=conclusion.reason)
         return ConfigurationResult(
             Case(key.id, key),
             judgement,
@@ -378,7 +375,7 @@ class RunEngine:
         finding = self._judge.judge_nodes(
             conclusion.verdict, nodes, runs, self._confirmed_nodes
         )
-        configuration.history = dataclasses.replace(history, finding=finding)
+        configuration.history = structs.replace(history, finding=finding)
 
     def _check_nodes(self, configuration: _Configuration) -> list[NextJob]:
         """Return the jobs that check the suspect nodes of a verdict, at most once."""
@@ -503,7 +500,7 @@ def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
         raise ValueError(f"{history.spec.case_id} has not ended")
     finding = history.finding
     finding_text = phrase(finding) if finding else ""
-    return dataclasses.replace(
+    return structs.replace(
         configuration.result,
         jobs=_describe_jobs(history, conclusion, configuration.result),
         nodes=formatting.join_clauses(finding_text, *configuration.notes),
@@ -554,7 +551,7 @@ def _describe_job(
         ended_by=status.ended_by if status else EndedBy.OTHERS,
         # without nodes the job never ran, although a start time may be recorded
         started=status.started if status and status.nodes else None,
-        cost=dataclasses.replace(measure_cost(job), loss=loss),
+        cost=structs.replace(measure_cost(job), loss=loss),
     )
 
 
@@ -595,7 +592,7 @@ def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
     has_measured_run = job.repeat in facts.allocations
     if not has_measured_run:
         return job
-    return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
+    return structs.replace(job, cost=structs.replace(job.cost, loss=None))
 
 
 def _describe_trial(
@@ -610,6 +607,6 @@ def _describe_trial(
     seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
     name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
     problem = facts.problems.get(job.repeat, "") or job.text
-    return dataclasses.replace(
+    return structs.replace(
         job, step_seconds=seconds, text=formatting.join_clauses(name, problem)
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
@@ -26,8 +28,7 @@ from pytest_llmbench.session.catalog import Catalog
 FIRST_SEARCH_SECONDS, LONGEST_SEARCH_SECONDS = 1.0, 60.0
 
 
-@dataclass(slots=True)
-class _FollowedLog:
+class _FollowedLog(Struct):
     """The log of one start of a job, and the time of the last search for it."""
 
     searched_at: datetime | None = None

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 NO_TOTAL = rb"(?!)"
 """A regular expression without any match."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """How one framework prints its steps."""
 
     first_step: int
@@ -271,8 +271,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class PatternGroup:
+class PatternGroup(Struct, frozen=True):
     """A named group of a pattern, and its neighbouring characters.
 
     `before` and `after` are the characters of the pattern directly around the group.

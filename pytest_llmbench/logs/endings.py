@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import (
     Ending,
@@ -85,8 +87,7 @@ CHAIN = re.compile(
 )
 
 
-@dataclass(slots=True)
-class Traceback:
+class Traceback(Struct):
     """A traceback, or a chain of tracebacks."""
 
     head: int  # the line of its HEAD

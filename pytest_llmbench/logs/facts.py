@@ -7,12 +7,12 @@ them and adds them to the segments.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import (
     CheckpointRecord,
@@ -660,9 +661,11 @@ class TrainingLines:
             # Records may also count skipped steps: GPT-NeoX prints its own under
             # DeepSpeed's.
             skipped = np.fmax(steps.skipped_steps, _count_skipped(steps, counts, skips))
-            steps = replace(steps, skipped_steps=skipped)
+            steps = dataclasses.replace(steps, skipped_steps=skipped)
             if counts and np.isnan(steps.learning_rate).all():
-                steps = replace(steps, learning_rate=_place_rates(steps, counts))
+                steps = dataclasses.replace(
+                    steps, learning_rate=_place_rates(steps, counts)
+                )
         return replace(segment, steps=steps, bad_validation_line=first_bad_line)
 
     def _add_skip(self, line: int, update: SkippedUpdate) -> None:

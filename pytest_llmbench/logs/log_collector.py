@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
 from pytest_llmbench.logs import dialect_reader, facts, recognisers

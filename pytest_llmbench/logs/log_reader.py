@@ -9,11 +9,11 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode, ParsedLog

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import DropReason, Quote, Segment, Steps
@@ -64,8 +65,7 @@ class BoundaryOffsets(NamedTuple):
     ends_divide: bool = True  # True if a new step after an end starts another attempt
 
 
-@dataclass(slots=True)
-class SegmentDraft:
+class SegmentDraft(Struct):
     """One rank's records of one attempt, while the log is divided."""
 
     rank: str

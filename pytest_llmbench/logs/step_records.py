@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache, lru_cache
 from operator import itemgetter, methodcaller
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import (
     NO_QUOTE,

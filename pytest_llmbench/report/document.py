@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import ReportError
@@ -57,8 +56,7 @@ IDENTIFIERS = IDENTIFYING | {
 """Fields with identifiers, which are not searched for secrets."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnding:
+class SessionEnding(Struct, frozen=True):
     """The ending of a session: pytest's exit code, session failures, and cautions."""
 
     exit_code: int

@@ -9,7 +9,6 @@ seed print the same losses.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections import Counter, defaultdict
@@ -18,6 +17,8 @@ from datetime import datetime, timedelta
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.log_records import Steps
@@ -395,7 +396,7 @@ def _merge_dates(duplicates: Sequence[Run]) -> Run:
     ]
     if reliably_dated:
         earliest = min(reliably_dated, key=lambda run: (run.started, run.started_from))
-        return dataclasses.replace(
+        return structs.replace(
             last,
             started=earliest.started,
             started_from=earliest.started_from,
@@ -414,14 +415,14 @@ def _merge_dates(duplicates: Sequence[Run]) -> Run:
         and any(run.found.dated for run in duplicates)
         and _contradict([*written, *stated])
     ):
-        return dataclasses.replace(
+        return structs.replace(
             last,
             started=None,
             started_from="the copies of the log contradict each other",
             start_candidates=(),
         )
     first_written = StartCandidate(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
-    return dataclasses.replace(
+    return structs.replace(
         last,
         started=min(written),
         started_from=FILE_TIME,
@@ -565,7 +566,7 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
     marked = [
         run
         if run.duplicate_of == duplicates.get(run.id)
-        else dataclasses.replace(run, duplicate_of=duplicates.get(run.id))
+        else structs.replace(run, duplicate_of=duplicates.get(run.id))
         for run in kept
     ]
     return marked, dropped
@@ -656,7 +657,7 @@ def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
     duplicate_of = DuplicateOf(
         original.job_id, name, count_steps(run), len(count_times(equal)), certain
     )
-    return dataclasses.replace(run, duplicate_of=duplicate_of)
+    return structs.replace(run, duplicate_of=duplicate_of)
 
 
 def _hash_logs(run: Run) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import ParsedLog, Segment, Steps
 from pytest_llmbench.core.robust import compute_median
@@ -45,8 +47,7 @@ SAME_LOSS = 0.01
 FEWEST_LOSSES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRun:
+class ReadRun(Struct, frozen=True):
     """A run with its parsed logs."""
 
     files: RunFiles
@@ -222,8 +223,7 @@ class Claim(Enum):
     HIDDEN = "hidden"  # a log has these steps
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(Struct, frozen=True):
     """The runs and logs found near metrics."""
 
     runs: Neighbours

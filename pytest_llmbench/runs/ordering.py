@@ -7,12 +7,12 @@ compared by different clocks. Also drops jobs that are superseded.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
+from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.robust import compute_median
@@ -157,7 +157,7 @@ def _date_group(runs: Sequence[Run], now: datetime) -> list[Run]:
         order_source = (
             Clock.MIXED if len(with_steps) > 1 else with_steps[0].order_source
         )
-        return [dataclasses.replace(run, order_source=order_source) for run in runs]
+        return [structs.replace(run, order_source=order_source) for run in runs]
     dated = _move_latest_last(
         [_date_run(run, candidates[run.id][clock]) for run in with_steps],
         candidates,
@@ -198,7 +198,7 @@ def _move_latest_last(
         if latest is newest or newest.started is None:
             return list(dated)
         reason = f"later than {newest.id}, by the times of both"
-        moved = dataclasses.replace(
+        moved = structs.replace(
             latest, started=newest.started + timedelta(seconds=1), started_from=reason
         )
         return [moved if run is latest else run for run in dated]
@@ -234,7 +234,7 @@ def _order_started_together(
         }
         for run in group:
             delay = delays[candidates[run.id][finer].timestamp]
-            ordered[run.id] = dataclasses.replace(run, started=started + delay)
+            ordered[run.id] = structs.replace(run, started=started + delay)
     return [ordered.get(run.id, run) for run in dated]
 
 
@@ -268,7 +268,7 @@ def _date_run(run: Run, candidate: StartCandidate) -> Run:
         candidate.clock,
     ):
         return run
-    return dataclasses.replace(
+    return structs.replace(
         run,
         started=candidate.timestamp,
         started_from=candidate.source,
@@ -308,7 +308,7 @@ def _place_stepless_run(
     if earlier:
         # a job with the same id and start would be a duplicate
         started += timedelta(microseconds=1)
-    return dataclasses.replace(
+    return structs.replace(
         run,
         started=started,
         started_from=f"{relation} than {neighbour.id}, by the times of both",
@@ -390,8 +390,6 @@ def drop_superseded(
         else:
             notes.append(IgnoredFile(run.id, LOGLESS_JOB_TEXTS[run.found.logless_job]))
     return [
-        dataclasses.replace(run, starting=starting[run.id])
-        if run.id in starting
-        else run
+        structs.replace(run, starting=starting[run.id]) if run.id in starting else run
         for run in remaining
     ], notes

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
@@ -38,8 +39,7 @@ MOST_EXAMINED = 1000
 _NUMBER = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class UnnamedChoice:
+class UnnamedChoice(Struct, frozen=True):
     """The names of the files that contain steps, and the ignored ones with reasons."""
 
     accepted: tuple[str, ...] = ()

@@ -6,11 +6,13 @@ Each entry accepts a change of step time, with a name, a reason and an expiry da
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
@@ -113,8 +115,7 @@ _FILE = Fields(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgedFile:
+class AcknowledgedFile(Struct, frozen=True):
     """The contents of a file of acknowledged changes."""
 
     changes: tuple[Acknowledgement, ...]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import (
@@ -91,8 +92,7 @@ MOST_NAMES = 3
 """Maximum number of names in a line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """The selected and deselected items.
 
     `kept` maps the node id of each selected item to its subjects. `left_out` contains
@@ -118,8 +118,7 @@ class Selection:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedSession:
+class JudgedSession(Struct, frozen=True):
     """A judged session with its settings and the observations of the pytest hooks."""
 
     described: Sequence[OutcomeDocument]

@@ -3,14 +3,14 @@ configurations."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Key, Recipe
@@ -97,8 +97,7 @@ LARGEST_ZONE_DIFFERENCE = timedelta(hours=14)
 """Largest difference between a log's time zone and the local one."""
 
 
-@dataclass(frozen=True, slots=True)
-class IngestedRuns:
+class IngestedRuns(Struct, frozen=True):
     """The runs under the given paths, newest first, and the files that are not runs."""
 
     runs: tuple[Run, ...]
@@ -250,7 +249,7 @@ class _RunReader:
         saves = any(log.checkpoints.save_line for log in logs)
         # In the layout "results", one folder contains the files of many jobs.
         if saves and files.layout != "results":
-            files = dataclasses.replace(files, shards=count_shards(files.folder))
+            files = structs.replace(files, shards=count_shards(files.folder))
         identity = identify(
             files,
             logs,
@@ -298,10 +297,10 @@ class _RunReader:
             baseline.dialect for baseline in self.catalog.baselines.get(key, ())
         ] or [recipe.dialect for recipe in self.tables.recipes]
         attempts = (
-            dataclasses.replace(attempt, log=attempt.log.read_as(*dialects))
+            structs.replace(attempt, log=attempt.log.read_as(*dialects))
             for attempt in run.attempts
         )
-        return dataclasses.replace(run, attempts=tuple(attempts))
+        return structs.replace(run, attempts=tuple(attempts))
 
     def make_unreadable(self, path: Path, reason: str) -> UnmatchedRun:
         """Build the unmatched run that reports an unreadable file.
@@ -336,7 +335,7 @@ class _RunReader:
         text = f"{formatting.escape(str(path))} lists the runs of an A/B, but cannot be read: {reason}"
         # All marker files have the same name, so the id contains the folder.
         name = f"{path.parent.name}/{path.name}"
-        return dataclasses.replace(
+        return structs.replace(
             self.make_unreadable(path, reason),
             id=f"unreadable-{name}",
             reason=Reason.MARK_UNREADABLE,
@@ -493,7 +492,7 @@ class _Collection:
             identity = by_id[previous_id].identity
             if identity.key is not None:
                 run = self._identify(console)
-                self._runs.append(dataclasses.replace(run, identity=identity))
+                self._runs.append(structs.replace(run, identity=identity))
 
     def add_unnamed(self) -> None:
         """Add the runs of files that are not named like logs.
@@ -691,9 +690,7 @@ def _make_ids_unique(entries: Iterable[UnmatchedRun]) -> Iterator[UnmatchedRun]:
         counts[entry.id] += 1
         number = counts[entry.id]
         yield (
-            dataclasses.replace(entry, id=f"{entry.id}~{number}")
-            if number > 1
-            else entry
+            structs.replace(entry, id=f"{entry.id}~{number}") if number > 1 else entry
         )
 
 
@@ -721,10 +718,10 @@ def _drop_pending_mark(run: Run) -> Run:
         or run.found.trial_pending_since is None
     ):
         return run
-    found = dataclasses.replace(
+    found = structs.replace(
         run.found, excluded=None, excluded_because="", trial_pending_since=None
     )
-    return dataclasses.replace(run, found=found)
+    return structs.replace(run, found=found)
 
 
 def _list_later_outputs(
@@ -787,7 +784,7 @@ def _identify_as(run: Run, key: Key) -> Run:
     )
     if not is_possible:
         return run
-    return dataclasses.replace(
+    return structs.replace(
         run, identity=Identity(key, "it was launched as this configuration")
     )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import Parallelism
 from pytest_llmbench.core.log_records import StatedField
@@ -73,8 +74,7 @@ _GENERIC_WORDS = re.compile(
 _WILDCARDS = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
 
 
-@dataclass(frozen=True, slots=True)
-class StatedNames:
+class StatedNames(Struct, frozen=True):
     """Names that the user gives to unidentified runs; "" if not given."""
 
     model: str = ""
@@ -86,8 +86,7 @@ class StatedNames:
 NO_NAMES = StatedNames()
 
 
-@dataclass(frozen=True, slots=True)
-class StatedRun:
+class StatedRun(Struct, frozen=True):
     """The values of a run by field, their sources, and the contradictions between
     sources."""
 
@@ -123,8 +122,8 @@ class StatedRun:
             for field, abbreviation in abbreviations.items()
         ]
         parallel_sizes = [
-            (field.name, getattr(self.parallelism, field.name))
-            for field in fields(Parallelism)
+            (name, getattr(self.parallelism, name))
+            for name in Parallelism.__struct_fields__
         ]
         # A size of 1 is the usual one, except of the global batch.
         return "-".join(
@@ -244,7 +243,7 @@ def _read_parallelism(
 
     A log states them as text (`tensor model parallel size: 8`) or as axes (`tp=8`).
     """
-    texts = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
+    texts = {name: values.get(name, "") for name in Parallelism.__struct_fields__}
     sizes = {
         name: int(text)
         for name, text in texts.items()

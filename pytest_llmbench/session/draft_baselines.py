@@ -11,8 +11,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.read import read_recipes
 from pytest_llmbench.core.baseline_records import (
@@ -54,8 +56,7 @@ OWN = "own"
 """The release of drafted baselines."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """A drafted baseline without a value, with its runs and its description."""
 
     recipe: Recipe
@@ -68,8 +69,7 @@ class Draft:
         return self.recipe.baselines[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Drafts:
+class Drafts(Struct, frozen=True):
     """The drafts of a session, and the runs without a draft, with the reasons."""
 
     drafts: tuple[Draft, ...]

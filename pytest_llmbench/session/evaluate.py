@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.codes import Reason
@@ -121,9 +122,9 @@ def _evaluate_recorded(
     catalog = add_recorded(catalog, directory)
     ingested = ingest(settings, catalog, now, tell)
     drafts = draft_baselines(ingested.runs, settings, catalog)
-    with_drafts = dataclasses.replace(ingested, runs=drafts.assign(ingested.runs))
+    with_drafts = structs.replace(ingested, runs=drafts.assign(ingested.runs))
     results = evaluate_runs(with_drafts, settings, drafts.add_to(catalog), now)
-    return dataclasses.replace(results, remarks=drafts.lines, drafted=drafts.recipes)
+    return structs.replace(results, remarks=drafts.lines, drafted=drafts.recipes)
 
 
 def evaluate_runs(
@@ -413,7 +414,7 @@ def collect_evidence(
     prior = estimate_prior(earlier_runs, settings.assumed_cv)
     return {
         key: tuple(
-            dataclasses.replace(baseline_evidence, prior=prior)
+            structs.replace(baseline_evidence, prior=prior)
             for baseline_evidence in evidence
         )
         for key, evidence in evidence_by_key.items()
@@ -428,15 +429,13 @@ def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evi
     may be faster because it is another configuration.
     """
     key, baseline = evidence.baseline.key, evidence.baseline
-    with_contradiction = dataclasses.replace(
+    with_contradiction = structs.replace(
         evidence, contradiction=find_contradiction(baseline, catalog)
     )
     if may_be_any_faster(key, settings, catalog):
         return with_contradiction
     relatives = find_relatives(key, catalog)
-    return dataclasses.replace(
-        with_contradiction, plausible=PLAUSIBLE, relatives=relatives
-    )
+    return structs.replace(with_contradiction, plausible=PLAUSIBLE, relatives=relatives)
 
 
 def apply_acknowledged_levels(
@@ -529,10 +528,10 @@ def _with_commit(
     )
     if not commit:
         return measurement
-    files = dataclasses.replace(
+    files = structs.replace(
         run.found, environment=(*run.found.environment, ("commit", commit))
     )
-    return dataclasses.replace(measurement, run=dataclasses.replace(run, found=files))
+    return structs.replace(measurement, run=structs.replace(run, found=files))
 
 
 def _list_cases(
@@ -552,7 +551,7 @@ def _list_cases(
         # Several runs may have the same job id or no job id, but ids must be unique.
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
         case_evidence = tuple(
-            dataclasses.replace(
+            structs.replace(
                 baseline_evidence,
                 measurements=baseline_evidence.measurements[position:],
             )

@@ -7,11 +7,11 @@ scaling efficiencies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Configuration, Key
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Verdict

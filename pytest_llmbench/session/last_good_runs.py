@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Key, Window
 from pytest_llmbench.core.codes import ABSENT

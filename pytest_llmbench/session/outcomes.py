@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key, Recipe
@@ -36,8 +38,7 @@ MOST_REASONS = 5
 """Maximum number of reasons in the explanation of a session without a judged run."""
 
 
-@dataclass(frozen=True, slots=True)
-class JudgedConfigurations:
+class JudgedConfigurations(Struct, frozen=True):
     """The results of a session, with the evidence for each baseline.
 
     Later stages that compare all configurations return a changed copy (`map`,
@@ -110,8 +111,7 @@ class JudgedConfigurations:
         return self.map(change_newest)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionResults:
+class SessionResults(Struct, frozen=True):
     """Results by item id, and the runs behind them."""
 
     configurations: Mapping[str, ConfigurationResult]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 from pytest_llmbench.core import formatting, tolerance
@@ -109,8 +110,7 @@ Refusal = tuple[Verdict, Reason, str]
 """Verdict, reason and text for a configuration whose valid runs are not recorded."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedBaselines:
+class RecordedBaselines(Struct, frozen=True):
     """The outcomes and files of a recording session."""
 
     outcomes: tuple[Outcome, ...]
@@ -262,8 +262,7 @@ def _add_recording(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _WrittenBaselines:
+class _WrittenBaselines(Struct, frozen=True):
     """The recorded and refused configurations, and the written files."""
 
     recorded: Recorded = field(default_factory=dict)

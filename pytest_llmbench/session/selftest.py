@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
@@ -32,8 +33,7 @@ JUST_BEYOND = 1 + 1e-6
 WELL_BELOW = 0.97
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+class Mutant(Struct, frozen=True):
     """The verdict on one damaged copy; `caught` is None if the log cannot express the
     damage."""
 
@@ -42,8 +42,7 @@ class Mutant:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
-class SelfTest:
+class SelfTest(Struct, frozen=True):
     """The damaged copies of one item's run.
 
     `detectable` is the smallest slowdown that the run detects, as a fraction.

@@ -11,13 +11,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key, Window

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from pytest_llmbench.core import runtime
 from pytest_llmbench.core.baseline_records import TimedBy, Tolerance, ToleranceSource
@@ -67,8 +68,7 @@ ENDINGS = {"--llmb-json": "json", "--llmb-html": "html", "--llmb-history": "db"}
 xml."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
+class LaunchRequest(Struct, frozen=True):
     """The launch settings that affect judging."""
 
     launcher: str = ""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason
@@ -126,7 +127,7 @@ def _is_nearly_identified(identity: Identity) -> bool:
     # in fields with contradicting values. A log with more candidates does not affect
     # other configurations.
     ignored_fields = {"gpu", "release", *identity.contradicted}
-    names = (field.name for field in fields(Key) if field.name not in ignored_fields)
+    names = (name for name in Key.__struct_fields__ if name not in ignored_fields)
     return all(
         len({getattr(key, name) for key in identity.candidates}) == 1 for name in names
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.read import read_recipe, read_recipes
 from pytest_llmbench.baseline.write import write_recorded

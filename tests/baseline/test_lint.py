@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.lint import (
     LintReport,
@@ -295,7 +295,7 @@ def use_sixteen_groups(baseline: Baseline) -> Baseline:
 
 
 def change_architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
-    changed = replace(baseline.configuration.architecture, **sizes)  # type: ignore[arg-type]
+    changed = replace(baseline.configuration.architecture, **sizes)
     return replace(
         baseline, configuration=replace(baseline.configuration, architecture=changed)
     )

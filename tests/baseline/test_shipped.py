@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 from support.shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline import read

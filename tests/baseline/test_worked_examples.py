@@ -6,10 +6,11 @@ Results must agree to the last printed digit, or be listed as errata.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.shipped_documents import DOCUMENTS, recipe, text_of
 
 from pytest_llmbench.baseline.lint import round_as_printed

@@ -7,7 +7,6 @@ import os
 import re
 import stat
 import tempfile
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from generator.__main__ import shipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import NOW, measurement
 
 from pytest_llmbench.baseline import write

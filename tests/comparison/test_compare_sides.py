@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
+from msgspec.structs import replace
 from support.remembered import document, nights, outcome
 
 from pytest_llmbench.comparison.compare_sides import choose_windows, compare_paths

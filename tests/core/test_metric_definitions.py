@@ -4,11 +4,11 @@ documents."""
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from pytest_llmbench.core import metric_definitions as metrics
 from pytest_llmbench.core.baseline_records import (

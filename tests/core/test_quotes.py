@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core import log_records as logs
 from pytest_llmbench.core.log_records import (
@@ -62,11 +63,9 @@ def test_only_three_record_classes_contain_quotes() -> None:
     records = [
         kind
         for kind in vars(logs).values()
-        if isinstance(kind, type) and is_dataclass(kind)
+        if isinstance(kind, type) and issubclass(kind, Struct) and kind is not Struct
     ]
     quoting = {
-        kind.__name__
-        for kind in records
-        if any(field.type == "Quote" for field in fields(kind))
+        kind.__name__ for kind in records if "Quote" in kind.__annotations__.values()
     }
     assert quoting == {"Ending", "DroppedRecords", "Unread"}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import BASELINE, at
 
 from pytest_llmbench.core.baseline_records import Architecture, Recording, Tolerance

@@ -8,14 +8,14 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from enum import Enum
 from functools import cache
 from io import StringIO
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.errors import LaunchError, LlmbenchError, SettingsError
@@ -177,7 +177,7 @@ def _tell(value: object, place: str) -> str:
 
 
 def _find_inside(value: object, parts: tuple[Any, ...], place: str) -> Iterator[str]:
-    if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
+    if _list_names(type(value)):
         kind: Any = type(value)
         for name, hint in _list_fields(kind).items():
             yield find_misfit(
@@ -211,7 +211,12 @@ def _list_fields(kind: Any) -> Mapping[str, Any]:
         hints = get_type_hints(kind)
     except NameError:
         return {}
-    names = getattr(kind, "_fields", None) or [
-        field.name for field in dataclasses.fields(kind)
-    ]
-    return {name: hints[name] for name in names}
+    return {name: hints[name] for name in _list_names(kind)}
+
+
+def _list_names(kind: Any) -> Sequence[str]:
+    """Return the field names of a record type, empty for another type."""
+    if dataclasses.is_dataclass(kind):
+        return [field.name for field in dataclasses.fields(kind)]
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", ())
+    return cast("Sequence[str]", names)

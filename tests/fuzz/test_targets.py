@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -14,6 +14,7 @@ from fuzz import plain
 from fuzz.laws import Finding, find_misfit
 from fuzz.mutate import Shape, mutate
 from fuzz.targets import TARGETS
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import BaselineError, LogError
@@ -142,7 +143,7 @@ def test_fuzz_input_that_fails_or_hangs_is_saved_as_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds = [b"raise, long", b"raise", b"law", b"hang", b"good"]
-    target = replace(
+    target = dataclasses.replace(
         TARGETS["secret"],
         name="bad",
         check=check_badly,

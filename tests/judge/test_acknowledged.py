@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import date, timedelta
 
 import pytest
+from msgspec.structs import replace
 from support.builders import (
     BASELINE,
     HISTORY,
@@ -47,7 +47,7 @@ RECORDED = Recording("2025-11-01", 3, 7.325, 7.325, 0.01, (7.3, 7.325, 7.35), ()
 
 
 def acknowledge(**fields: object) -> Acknowledgement:
-    return replace(SLOWER, **fields)  # type: ignore[arg-type]
+    return replace(SLOWER, **fields)
 
 
 def make_current(factor: float) -> Measurement:

@@ -5,14 +5,15 @@ The seed is fixed.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from calibration import MARGIN, ONE, THREE, Cell, added, fleet_tally, simulated_fleet
 from fleet import Fleet, expected, runs
+from msgspec.structs import replace
 from procedures import judged
 from scenarios import RUNS, SCENARIOS, cases
 
@@ -97,7 +98,9 @@ def test_detectable_slowdown_is_detected_in_80_percent() -> None:
             [estimate.detectable for estimate in estimates if estimate]
         )
         slowed = cases(SCENARIOS["fleet"], truth, simulated, detectable)
-        others = [replace(case, attempts=case.attempts[1:]) for case in slowed]
+        others = [
+            dataclasses.replace(case, attempts=case.attempts[1:]) for case in slowed
+        ]
         detected += [judged(case).verdict is Verdict.REGRESSION for case in others]
     assert len(detected) == 240
     assert np.mean(detected) == pytest.approx(0.80, abs=0.06)
@@ -111,7 +114,7 @@ def test_standard_error_falls_with_the_root_of_runs() -> None:
     for case in cases(
         SCENARIOS["fleet"], expected(quiet, random), runs(quiet, RUNS, random), 0.0
     ):
-        informed = replace(
+        informed = dataclasses.replace(
             case, evidence=replace(case.evidence, measurements=(), prior=known)
         )
         estimates = [judged(informed, attempts).estimate for attempts in (1, 2, 3)]

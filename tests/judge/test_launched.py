@@ -4,7 +4,6 @@ passes."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import BASELINE, HISTORY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.baseline_records import BaselineKind

@@ -3,12 +3,12 @@ result fails the item."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict

@@ -5,14 +5,15 @@ Slower runs never pass, and equal runs never fail.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, evidence, log, run
 from support.shared_data import shared
 
@@ -96,7 +97,7 @@ def repair_segment(segment: Segment) -> Segment:
         "has_loss": np.ones(count, dtype=bool),
         "grad_norm": np.ones(count),
     }
-    repaired = replace(
+    repaired = dataclasses.replace(
         steps, **learning, target_tokens=unknown, consumed_samples=unknown
     )
     return replace(segment, steps=repaired, finished=True, stated=())
@@ -110,7 +111,7 @@ def slow_down(segment: Segment, factors: Floats | float) -> Segment:
     steps = segment.steps
     return replace(
         segment,
-        steps=replace(
+        steps=dataclasses.replace(
             steps,
             seconds=steps.seconds * factors,
             tflops_per_gpu=steps.tflops_per_gpu / factors,
@@ -352,7 +353,7 @@ def test_slow_stretch_is_distinguished_from_uniform_slowdown(
     normal = np.where(
         steps.index < 50, steps.seconds, np.resize(steps.seconds[11:50], len(steps))
     )
-    even = replace(real, steps=replace(steps, seconds=normal))
+    even = replace(real, steps=dataclasses.replace(steps, seconds=normal))
     baseline = make_baseline(even, window, kind)
     stretch = judge_segment(real, baseline, sigma, even)
     uniform = judge_segment(slow_down(even, 1.1), baseline, sigma, even)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import permutations
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import BASELINE, HISTORY, evidence, measurement, noisy
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Recording

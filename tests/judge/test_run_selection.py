@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import BASELINE, HISTORY, NOW, evidence, measurement, nights, run
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording

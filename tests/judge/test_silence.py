@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 from support.builders import KEY
 
 from pytest_llmbench.judge.silence import find_rhythm, find_silences

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import date, timedelta
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pytest_llmbench.core.node_records import NodeDoubt, NodeEvidence, Software
 from pytest_llmbench.judge.slow_nodes import (

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import log, run, segment, steps
 from support.job_specs import KEY, START, job, job_spec, running
 from support.node_histories import KEYS, add_job, make_sessions, write_sessions

@@ -6,12 +6,12 @@ tests/launch/policies contains the tests of the policies.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, KEY, NOW, measurement, run
 from support.job_specs import job_spec
 

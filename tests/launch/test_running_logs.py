@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.job_specs import Clock, job, running
 
 from pytest_llmbench.core.run_records import Discovery

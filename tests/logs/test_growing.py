@@ -3,7 +3,6 @@ once."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from generator import lines
+from msgspec import structs
 from support.exact_comparison import to_comparable
 from support.written_logs import LONG, bar, maxtext_run, nemo2, nemo2_run
 
@@ -121,7 +121,7 @@ def test_growing_log_is_read_incrementally_with_the_result_of_a_full_read(
 
 def everything(log: ParsedLog) -> list[object]:
     return [
-        to_comparable(dataclasses.replace(reading, readings=()))
+        to_comparable(structs.replace(reading, readings=()))
         for reading in (log, *log.readings)
     ]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from support.written_logs import dropped, nemo2_run, steps
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf

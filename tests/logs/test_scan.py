@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import itertools
 import os
@@ -18,6 +17,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from support.exact_comparison import to_comparable
 from support.written_logs import LOGS, LONG, nemo2_run
 
@@ -278,7 +278,7 @@ def large_log() -> tuple[bytes, ParsedLog]:
     )
     data = data.replace(LOGS["endings"].encode(), b"")
     assert len(data) > LARGE
-    expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
+    expected = structs.replace(parse_blocks([data]), size_bytes=len(data))
     assert expected.ending is not None
     assert expected.ending.code == "traceback"
     assert 0 < expected.nccl_line < expected.nccl_last_line
@@ -300,7 +300,7 @@ def test_large_file_gives_the_same_as_its_blocks(
     path.write_bytes(data)
     monkeypatch.setattr(read, "SURELY_LARGE", len(data) + (not surely))
     log = read_log(path, threads=threads)
-    assert to_comparable(dataclasses.replace(log, fingerprint="")) == to_comparable(
+    assert to_comparable(structs.replace(log, fingerprint="")) == to_comparable(
         expected
     )
 

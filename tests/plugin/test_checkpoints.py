@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.fake_recipe import PURPOSED, PURPOSES, WELL, write_recipe
 from support.sessions import Judge, JudgedSession, Write
 

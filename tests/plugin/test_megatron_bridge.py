@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from generator.bridge import (
     BridgeRun,
     write_bridge_run,
 )
+from msgspec.structs import replace
 from support.sessions import Judge, JudgedSession
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -20,6 +19,7 @@ from generator.bridge import (
     BridgeRun,
     write_bridge_run,
 )
+from msgspec.structs import replace
 from support.shared_data import shared
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes

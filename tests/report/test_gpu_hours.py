@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from support.builders import KEY, NOW, evidence, log, run, segment, steps
 from support.outcomes import list_schema_errors, make_session, told
 

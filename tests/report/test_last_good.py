@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import replace
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 import pytest
 from jsonschema import Draft202012Validator
 from msgspec import to_builtins
+from msgspec.structs import replace
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from support.outcomes import FOLDER, SCHEMA, make_session
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replaced
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from support.outcomes import make_job, with_fields

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.builders import NOW, log, run, segment, steps, without
 
 from pytest_llmbench.core.log_records import ParsedLog, Steps
@@ -185,7 +186,7 @@ def test_run_with_unmatched_segment_is_no_duplicate() -> None:
 
 
 def test_duplicate_with_lost_lines_shares_a_hash_of_steps_with_the_whole_log() -> None:
-    whole = replace(steps(FINE), loss=np.linspace(12, 11, 50))
+    whole = dataclasses.replace(steps(FINE), loss=np.linspace(12, 11, 50))
     for lost in (range(30, 50), range(20), (5, 17, 33)):
         assert set(hash_steps(whole)[1]) & set(hash_steps(without(whole, *lost))[1])
         assert hash_steps(whole)[0] != hash_steps(without(whole, *lost))[0]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.builders import KEY, NOW, log, run, segment
 
 from pytest_llmbench.core.log_records import ParsedLog

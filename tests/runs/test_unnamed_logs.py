@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import os
 import tarfile
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE
 from support.written_logs import maxtext, maxtext_run
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, KEY, NOW, evidence, log, noisy, run, segment
 from support.remembered import START, document, outcome
 

@@ -6,7 +6,6 @@ import importlib
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from generator import write_run
 from generator.__main__ import shipped
+from msgspec.structs import replace
 from scipy import stats
 from support.accepted_recordings import accept_recordings
 from support.builders import KEY, NOW, measurement, run

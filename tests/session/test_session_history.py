@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import to_builtins
+from msgspec.structs import replace
 from support import builders
 from support.remembered import ID, START, document, nights, outcome, restore
 

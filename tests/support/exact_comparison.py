@@ -6,8 +6,14 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, structs
 
 from pytest_llmbench.core.log_records import ParsedLog, Steps
+
+
+def list_columns() -> list[str]:
+    """Return the names of the columns of steps."""
+    return [column.name for column in dataclasses.fields(Steps)]
 
 
 def to_bits(value: Any) -> Any:
@@ -15,11 +21,13 @@ def to_bits(value: Any) -> Any:
 
     The values contain all types, texts, numbers and columns.
     """
-    if dataclasses.is_dataclass(value):
-        fields = [
-            (field.name, to_bits(getattr(value, field.name)))
-            for field in dataclasses.fields(value)
-        ]
+    if isinstance(value, Struct | Steps):
+        names = (
+            list_columns()
+            if isinstance(value, Steps)
+            else type(value).__struct_fields__
+        )
+        fields = [(name, to_bits(getattr(value, name))) for name in names]
         return Steps.__name__ if isinstance(value, Steps) else type(
             value
         ).__name__, fields
@@ -37,11 +45,11 @@ def to_comparable(log: ParsedLog) -> object:
     segments = [
         (
             [
-                np.asarray(getattr(segment.steps, column.name)).astype(str).tolist()
-                for column in dataclasses.fields(segment.steps)
+                np.asarray(getattr(segment.steps, name)).astype(str).tolist()
+                for name in list_columns()
             ],
-            dataclasses.replace(segment, steps=None),  # type: ignore[arg-type]
+            structs.replace(segment, steps=None),
         )
         for segment in log.segments
     ]
-    return segments, dataclasses.replace(log, segments=())
+    return segments, structs.replace(log, segments=())

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import Reason

@@ -9,13 +9,13 @@ this file.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 from generator import write_run
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Baseline
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
@@ -67,8 +69,7 @@ OnJobEnd = Callable[[Job, JobEnd], Sequence["NextJob"]]
 ListFirstJobs = Callable[[], Sequence["NextJob"]]
 
 
-@dataclass(frozen=True, slots=True)
-class NextJob:
+class NextJob(Struct, frozen=True):
     """A job to submit. `attempt` and `repeat` as in `Job`."""
 
     spec: JobSpec

@@ -16,10 +16,12 @@ import shlex
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
@@ -210,8 +212,7 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
 # --- rows -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry:
+class JournalEntry(Struct, frozen=True):
     """A job with the fields that only the journal needs."""
 
     job: Job
@@ -437,8 +438,10 @@ def decode_status(text: str) -> JobStatus:
     return JobStatus(**{**fields, **decoded})
 
 
-def _write_value(value: object) -> str:
-    """Encode a time or a path as text for JSON."""
+def _write_value(value: object) -> str | dict[str, Any]:
+    """Encode a record as its fields, and a time or a path as text for JSON."""
+    if isinstance(value, Struct):
+        return asdict(value)
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -565,8 +568,7 @@ def _is_unfinished(folder: Path, session: str) -> bool:
 LONGEST_CASE_ID = 200
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedSession:
+class UnfinishedSession(Struct, frozen=True):
     """A session that is not finished."""
 
     session: str

@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
@@ -232,8 +234,7 @@ def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> 
 # --- execution ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SetupHost:
+class SetupHost(Struct, frozen=True):
     """The environment in which a setup step runs."""
 
     tell: Callable[[str], None]  # prints one line of output, with masked secrets

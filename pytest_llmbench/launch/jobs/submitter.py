@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.job_records import TRIALS, Job
 from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK

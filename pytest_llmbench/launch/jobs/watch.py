@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
@@ -66,8 +68,7 @@ SECONDS_PER_HOUR = 3600.0
 ReadProgress = Callable[[Job], LogProgress]
 
 
-@dataclass(slots=True)
-class _StallMemory:
+class _StallMemory(Struct):
     """The progress of one start of a job, as of the last observation."""
 
     restarts: int
@@ -339,8 +340,7 @@ CANCEL_AGAIN_SECONDS = 60.0  # a job that does not end is cancelled again after 
 REPORT_AGAIN_SECONDS = 300.0  # between two messages that a scheduler does not answer
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of jobs and polls. Times in seconds; None: no limit."""
 
     max_jobs: int = 100
@@ -355,8 +355,7 @@ class Limits:
     longest_poll: float = 30.0  # interval between polls without changes
 
 
-@dataclass(frozen=True, slots=True)
-class PollDecision:
+class PollDecision(Struct, frozen=True):
     """The decision on one job after a poll."""
 
     status: JobStatus | None  # to record
@@ -364,8 +363,7 @@ class PollDecision:
     cancel: bool = False  # True if the job is to be cancelled
 
 
-@dataclass(slots=True)
-class _JobMemory:
+class _JobMemory(Struct):
     """The phase of a job as of the last poll, and the reason to give it up.
 
     A job that is given up is cancelled, or recorded as ended if that fails.

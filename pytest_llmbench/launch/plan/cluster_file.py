@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
@@ -384,8 +386,7 @@ def describe_machine(run: Runner) -> Cluster:
 # --- the cluster as its scheduler describes it ----------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedCluster:
+class LearnedCluster(Struct, frozen=True):
     """A cluster as its scheduler describes it."""
 
     scheduler: str  # the name

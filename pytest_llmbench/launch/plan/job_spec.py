@@ -9,9 +9,11 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.errors import LaunchError
@@ -75,8 +77,7 @@ _OPTIONAL_PLACEHOLDERS = ("account", "partition")
 _LATER_PLACEHOLDER = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class JobInputs:
+class JobInputs(Struct, frozen=True):
     """The inputs from which a job is built."""
 
     key: Key

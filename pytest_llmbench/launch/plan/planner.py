@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
@@ -79,8 +81,7 @@ noise by id.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """The environment of a session: clock, commands, terminal and folders."""
 
     now: Callable[[], datetime]
@@ -96,8 +97,7 @@ class Host:
     read_noise: ReadNoise = lambda _cluster, _ids: {}
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The jobs of a launch, with their limits."""
 
     jobs: tuple[PlannedJob, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
@@ -39,8 +40,7 @@ MAX_ENTRIES = 50_000  # folder entries visited
 MAX_FILES = 1_000  # files returned
 
 
-@dataclass(frozen=True, slots=True)
-class ProfileRequest:
+class ProfileRequest(Struct, frozen=True):
     """The requested range and contents of a profile.
 
     None, empty and False keep the recipe's default.

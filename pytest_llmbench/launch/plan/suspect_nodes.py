@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.job_records import JobSpec, Purpose
@@ -26,8 +27,7 @@ that confirms a suspect.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class SuspectNodes:
+class SuspectNodes(Struct, frozen=True):
     """A node that the history suspects, or several that it cannot distinguish.
 
     A suspect is not excluded before a run confirms it.

@@ -6,9 +6,11 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
@@ -74,8 +76,7 @@ _VARIANT = Fields(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Builds:
+class Builds(Struct, frozen=True):
     """The content of a variants file: its variants, and the settings of their runs."""
 
     variants: tuple[Variant, ...] = ()  # in the order of the file

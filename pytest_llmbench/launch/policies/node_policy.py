@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct, structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
@@ -20,8 +20,7 @@ from pytest_llmbench.launch.policies.run_history import (
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 
-@dataclass(frozen=True, slots=True)
-class NodePolicy:
+class NodePolicy(Struct, frozen=True):
     """The jobs that a launch may run on nodes that its runs make suspect."""
 
     # the repeat number of both jobs; lower numbers belong to suspects of the history
@@ -74,7 +73,7 @@ def build_confirmation(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
 
     The run counts for no verdict: repeating a run until it is fast would always pass.
     """
-    return dataclasses.replace(pin_nodes(spec, nodes), purpose=Purpose.CONFIRM_NODES)
+    return structs.replace(pin_nodes(spec, nodes), purpose=Purpose.CONFIRM_NODES)
 
 
 def describe_confirmation(ended: EndedJob, evidence: str) -> tuple[str, ...]:

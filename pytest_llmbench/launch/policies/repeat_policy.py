@@ -5,11 +5,11 @@ A failed verdict is never retried: the run is repeated, and every run counts.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
+
+from msgspec import Struct, structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import JUDGED, Reason, Verdict
@@ -53,8 +53,7 @@ SEQUENTIAL = DecisionRule(0.0222, 0.03, fewest=2)
 CONCURRENT = DecisionRule(0.0295, 0.05, fewest=2)
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatPolicy:
+class RepeatPolicy(Struct, frozen=True):
     """Limits of a configuration: number of runs, and restarts of a broken run."""
 
     most: int = 3  # runs
@@ -128,7 +127,7 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
     if job.spec.exclude == fewer_excluded:
         fewer_excluded = history.spec.exclude
     if _was_refused(job) and job.spec.exclude != fewer_excluded:
-        spec = dataclasses.replace(job.spec, exclude=fewer_excluded)
+        spec = structs.replace(job.spec, exclude=fewer_excluded)
         next_job = NextJob(spec, attempt=job.attempt + 1, repeat=job.repeat)
         return NextRuns((next_job,), on_excluded_nodes=True)
     # 2. After an infrastructure failure, start again on other nodes.
@@ -254,13 +253,13 @@ def add_failures(
         return result
     first_repeat = min(failures)
     problem = hung[0] if hung else failures[first_repeat]
-    invalid = dataclasses.replace(
+    invalid = structs.replace(
         judgement,
         verdict=Verdict.INVALID,
         reason=problem.reason,
         statements=(problem.text, f"{phrase(judgement)} without it"),
     )
-    return dataclasses.replace(result, judgement=invalid)
+    return structs.replace(result, judgement=invalid)
 
 
 # --- jobs that are not judged ---------------------------------------------------------
@@ -296,9 +295,7 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
     if purpose is Purpose.SAVE_CHECKPOINT:
         # `saves` explains why a checkpoint was expected in the run
         saves = "it was launched to save one"
-        run = dataclasses.replace(
-            run, found=dataclasses.replace(run.found, saves=saves)
-        )
+        run = structs.replace(run, found=structs.replace(run.found, saves=saves))
     return Conclusion(
         reason=Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED,
         text=f"{purpose}: {evidence}; not judged for speed",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
@@ -28,8 +28,7 @@ class RunProblem(NamedTuple):
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
+class Confirmation(Struct, frozen=True):
     """The comparison of a run on suspect nodes with the history."""
 
     confirmed: bool  # True if slow again; False also if a comparison was impossible
@@ -37,8 +36,7 @@ class Confirmation:
     step_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndedJob:
+class EndedJob(Struct, frozen=True):
     """A job that ended, with its run as read from its log."""
 
     job: Job
@@ -57,7 +55,7 @@ class EndedJob:
         if self.run is None or started is None:
             return self.run
         source = f"job {self.job.job_id}"
-        return dataclasses.replace(self.run, started=started, started_from=source)
+        return structs.replace(self.run, started=started, started_from=source)
 
 
 def _map_last_by_repeat(ended: Iterable[EndedJob]) -> dict[int, EndedJob]:
@@ -70,8 +68,7 @@ def _map_last_by_repeat(ended: Iterable[EndedJob]) -> dict[int, EndedJob]:
     return last_by_repeat
 
 
-@dataclass(frozen=True, slots=True)
-class RunHistory:
+class RunHistory(Struct, frozen=True):
     """The state of all runs of one configuration: the input of its policy."""
 
     spec: JobSpec  # of its runs
@@ -201,7 +198,7 @@ class RunHistory:
         A new run of the policy invalidates the verdict. Every ended job allows the
         policy again to start and retry runs.
         """
-        return dataclasses.replace(
+        return structs.replace(
             self,
             ended=(*self.ended, ended),
             verdict=None if self.is_policy_job(ended.job.spec) else self.verdict,
@@ -211,7 +208,7 @@ class RunHistory:
 
     def with_planned(self, jobs: Sequence[NextJob]) -> RunHistory:
         """Add jobs that will be submitted."""
-        return dataclasses.replace(self, planned=(*self.planned, *jobs))
+        return structs.replace(self, planned=(*self.planned, *jobs))
 
     def without(self, job: Job) -> RunHistory:
         """Remove a planned job that was not submitted.
@@ -223,13 +220,10 @@ class RunHistory:
             for planned_job in self.planned
             if planned_job.identity != job.identity
         )
-        return dataclasses.replace(
-            self, planned=planned, may_retry=False, may_start=True
-        )
+        return structs.replace(self, planned=planned, may_retry=False, may_start=True)
 
 
-@dataclass(frozen=True, slots=True)
-class NextRuns:
+class NextRuns(Struct, frozen=True):
     """The next runs; empty while other runs are pending."""
 
     runs: tuple[NextJob, ...] = ()
@@ -238,8 +232,7 @@ class NextRuns:
     releases: bool = False  # True if the current allocation is no longer needed
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsVerdict:
+class NeedsVerdict(Struct, frozen=True):
     """A request to judge all runs so far before the policy decides."""
 
 
@@ -251,8 +244,7 @@ class TrialFacts(NamedTuple):
     allocations: frozenset[int]  # numbers of the allocations with a measured run
 
 
-@dataclass(frozen=True, slots=True)
-class Conclusion:
+class Conclusion(Struct, frozen=True):
     """The end of a configuration's runs: their verdict, or the reason there is none."""
 
     verdict: ConfigurationResult | None = None
@@ -271,7 +263,7 @@ class Conclusion:
 def avoid_nodes(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Return a job that excludes more nodes."""
     exclude = tuple(dict.fromkeys((*spec.exclude, *nodes)))
-    return dataclasses.replace(spec, exclude=exclude)
+    return structs.replace(spec, exclude=exclude)
 
 
 def get_nodes(job: Job) -> tuple[str, ...]:

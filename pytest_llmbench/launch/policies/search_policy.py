@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.judgement_records import Noise
@@ -265,8 +265,7 @@ def _mean(values: Sequence[float]) -> float:
 # --- the inner builds -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RunTable:
+class RunTable(Struct, frozen=True):
     """Sums over the runs of each build, as columns of shape (builds,).
 
     The logarithms of the step times are centred on their mean.

@@ -8,11 +8,11 @@ a baseline, nor stored as samples of their recipe.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field, structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
@@ -190,8 +190,7 @@ VARIANT_FAILURES = (Blame.RUN, Blame.HUNG)
 NAMES = {Purpose.COMPARE_VARIANTS: "A/B", Purpose.BISECT: "search"}
 
 
-@dataclass(frozen=True, slots=True)
-class TrialPlan:
+class TrialPlan(Struct, frozen=True):
     """The policy of an A/B or a search: its variants and limits."""
 
     # the reference of an A/B first, or the builds of a search in order
@@ -208,8 +207,7 @@ class TrialPlan:
         return tuple(spec.variant for spec in self.variants)
 
 
-@dataclass(slots=True)
-class TrialLedger:
+class TrialLedger(Struct):
     """The trials of a configuration by run number, and the allocations of their runs."""
 
     plan: TrialPlan
@@ -417,7 +415,7 @@ def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """
     if not nodes or load_scheduler(spec.via).is_local:
         return spec
-    return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
+    return structs.replace(pin_nodes(spec, nodes), exclude=())
 
 
 # --- conclusions ----------------------------------------------------------------------
@@ -436,7 +434,7 @@ def conclude_trials(
     `text` describes the answers. If `failed`, the conclusion quotes the problem of the
     last failed run.
     """
-    report = dataclasses.replace(
+    report = structs.replace(
         report,
         nodes=ledger.nodes,
         allocations=len(ledger.allocations),

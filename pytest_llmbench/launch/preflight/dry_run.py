@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from textwrap import fill
+
+from msgspec import Struct
 
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.job_records import JobSpec, Purpose
@@ -22,8 +23,7 @@ from pytest_llmbench.launch.preflight.problems import (
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 
-@dataclass(frozen=True, slots=True)
-class Reruns:
+class Reruns(Struct, frozen=True):
     """The jobs that may follow the first run of each configuration."""
 
     repeats: int = 1
@@ -37,6 +37,7 @@ class Reruns:
 # by configuration id: the number of requested runs, if more than one
 Runs = Mapping[str, int]
 
+NO_RERUNS = Reruns()
 ONCE: Runs = {}  # one run of each configuration
 
 
@@ -44,7 +45,7 @@ def format_plan(
     planned: Sequence[PlannedJob],
     problems: Sequence[LaunchProblem],
     limit: float | None = None,
-    reruns: Reruns = Reruns(),
+    reruns: Reruns = NO_RERUNS,
     runs: Runs = ONCE,
     *,
     shown: Sequence[PlannedJob] = (),
@@ -74,7 +75,7 @@ def format_plan(
 def format_budget(
     planned: Sequence[PlannedJob],
     limit: float | None = None,
-    reruns: Reruns = Reruns(),
+    reruns: Reruns = NO_RERUNS,
     runs: Runs = ONCE,
 ) -> list[str]:
     """Format the number of jobs and their GPU-hours, as a list of lines.

@@ -9,8 +9,9 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.job_records import (

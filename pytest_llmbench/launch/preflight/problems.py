@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
+
+from msgspec import Struct
 
 from pytest_llmbench.core.commands import Runner, run
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
@@ -24,8 +25,7 @@ def read_free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-@dataclass(frozen=True, slots=True)
-class LocalMachine:
+class LocalMachine(Struct, frozen=True):
     """Access to this machine: commands, free disk space, file permissions."""
 
     run: Runner = run
@@ -33,8 +33,7 @@ class LocalMachine:
     may: Callable[[Path, int], bool] = os.access
 
 
-@dataclass(frozen=True, slots=True)
-class JobProblem:
+class JobProblem(Struct, frozen=True):
     """A problem of one job."""
 
     text: str
@@ -44,8 +43,7 @@ class JobProblem:
     check: PreflightCheck | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchProblem:
+class LaunchProblem(Struct, frozen=True):
     """A problem that several jobs share."""
 
     text: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.job_records import Blame, JobEnd, JobStatus, Phase
 from pytest_llmbench.core.log_records import EndingCode

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import JOB_VARIABLES
 from pytest_llmbench.core.redaction import MASK
@@ -417,8 +419,7 @@ def _reap(pid: int) -> None:
         os.waitpid(pid, os.WNOHANG)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
+class ProcessStat(Struct, frozen=True):
     """The kernel's status of one process."""
 
     state: str  # one letter

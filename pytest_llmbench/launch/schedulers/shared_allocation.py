@@ -6,9 +6,11 @@ import math
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.job_records import Job, JobIdentity, JobSpec, Purpose
@@ -35,8 +37,7 @@ class LiveJobs(Protocol):
     def list_live(self) -> tuple[Job, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationPlan:
+class AllocationPlan(Struct, frozen=True):
     """A configuration's shared allocation, or the reason for separate jobs."""
 
     spec: JobSpec | None = None  # of the allocation; None: each run is a separate job

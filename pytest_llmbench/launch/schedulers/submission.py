@@ -6,10 +6,12 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
@@ -45,8 +47,7 @@ class SchedulerAway(LaunchError):  # noqa: N818 (a temporary state of the cluste
     """A scheduler does not answer at the moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """A submitted job, with the folder that its launcher printed."""
 
     job_id: str
@@ -231,8 +232,7 @@ class JobRecords(Protocol):
     def find_process(self, number: int) -> process.Process | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The facilities of a scheduler: commands, environment, journal and waiting."""
 
     run: Runner  # runs short commands

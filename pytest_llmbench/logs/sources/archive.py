@@ -6,8 +6,9 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+
+from msgspec import Struct, field
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import TRIALS_FILE
@@ -55,8 +56,7 @@ _LAUNCH = re.compile(r"\d{8}")
 Notes = list[tuple[Path, str]]
 
 
-@dataclass(slots=True)
-class Archive:
+class Archive(Struct):
     """An archive whose members have paths under its own path.
 
     The paths are those of an archive unpacked in its place.

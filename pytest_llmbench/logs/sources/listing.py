@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import errno
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Protocol
+
+from msgspec import Struct, field
 
 
 class FolderEntry(Protocol):
@@ -49,8 +50,7 @@ def make_status(kind: int, device: int, number: int, modified: float) -> os.stat
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ListedEntry:
+class ListedEntry(Struct, frozen=True):
     """An entry of a listing."""
 
     name: str
@@ -73,8 +73,7 @@ class ListedEntry:
         return self.status
 
 
-@dataclass(slots=True)
-class Listing:
+class Listing(Struct):
     """Folders under a root, and their entries."""
 
     root: Path

@@ -7,11 +7,12 @@ import errno
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_IFDIR, S_IFREG
 from typing import Any
+
+from msgspec import Struct, field
 
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import URL, to_path, to_url
@@ -67,8 +68,7 @@ def check_url(flag: str, url: str) -> Path:
     return to_path(url)
 
 
-@dataclass(slots=True)
-class Remote:
+class Remote(Struct):
     """The remote files of a session."""
 
     device: int  # device number of all remote files

@@ -11,7 +11,9 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LogError
 
@@ -41,8 +43,7 @@ DATALESS = frozenset({HARD_LINK, LINK, "device", FOLDER, "FIFO", "label"})
 _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(Struct, frozen=True):
     """The contents of one header."""
 
     name: bytes
@@ -194,8 +195,7 @@ NAMES = 1 << 27
 _LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL = b"L", b"K", b"x", b"X", b"g"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveMember:
+class ArchiveMember(Struct, frozen=True):
     """A member of an archive, as its headers describe it."""
 
     number: int

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Baseline, Key, Recipe
 from pytest_llmbench.core.errors import did_you_mean
@@ -29,8 +31,7 @@ _MTP_LAYERS |= dict.fromkeys(
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """One value of one field, with all its sources."""
 
     field: str
@@ -41,8 +42,7 @@ class Claim:
         return f"{self.field} {self.value} ({', '.join(dict.fromkeys(self.sources))})"
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """The fields that a run states."""
 
     by_field: Mapping[str, Claim]  # fields with a single value
@@ -150,8 +150,7 @@ _PARALLELISM = ("tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp")
 _PRETRAINING = frozenset(("", "pretrain", "pretraining"))
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """The run to be matched, and the known recipes."""
 
     claims: Claims
@@ -161,8 +160,7 @@ class Subject:
     recipes: Sequence[Recipe]
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """A baseline and the fields in which the run differs from it (empty if it fits)."""
 
     baseline: Baseline

@@ -5,15 +5,17 @@ Each run contains its training logs and the facts in its names and metadata.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LogError
@@ -134,7 +136,9 @@ def _make_unnamed_folder(
     existing = {*folder.unnamed, *(file.name for file in folder.files)}
     error_names = {names.name_paired_stream(name, "stderr") for name in chosen}
     selected = chosen | (error_names & existing)
-    reduced = replace(folder, files=[], unnamed=[], chosen=chosen, only_chosen=True)
+    reduced = dataclasses.replace(
+        folder, files=[], unnamed=[], chosen=chosen, only_chosen=True
+    )
     for name in sorted(selected):
         with suppress(OSError):  # gone since it was found
             status = stores.stat(os.path.join(folder.text, name))

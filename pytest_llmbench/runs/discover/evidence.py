@@ -6,9 +6,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.run_records import RunFiles

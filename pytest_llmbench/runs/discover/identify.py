@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Baseline, Key, Recipe
 from pytest_llmbench.core.errors import did_you_mean
@@ -50,7 +52,7 @@ Its logs do not print all of them, and rows of its tables may differ in one only
 """
 
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
-_KEY_FIELDS = tuple(field.name for field in fields(Key))
+_KEY_FIELDS = Key.__struct_fields__
 
 # Limit of nearest baselines in an explanation.
 _MOST_NEAREST = 3
@@ -294,8 +296,7 @@ def _choose_key(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LogSummary:
+class LogSummary(Struct, frozen=True):
     """The facts of a run's logs."""
 
     dialects: frozenset[str]

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import VARIANT_MARK
 from pytest_llmbench.core.run_records import AttemptFiles, LoglessJob
@@ -51,8 +53,7 @@ _RENAMED_SUFFIX = re.compile(r"\.(?:out|log)(?=\.)")
 _SEPARATOR = re.compile(r"[-_.]")
 
 
-@dataclass(slots=True)
-class JobDraft:
+class JobDraft(Struct):
     """The files of one job in one folder."""
 
     job: str
@@ -69,8 +70,7 @@ class JobDraft:
     logless_path: Path | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FolderJobs:
+class FolderJobs(Struct, frozen=True):
     """The jobs of one folder, its metadata by job id, and its other files with reasons."""
 
     drafts: tuple[JobDraft, ...]
@@ -431,8 +431,7 @@ Parts = tuple[str, ...]
 """The components of a path."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobFolder:
+class JobFolder(Struct, frozen=True):
     """One folder with its jobs and its layout."""
 
     folder: Folder
@@ -441,8 +440,7 @@ class JobFolder:
     metrics: tuple[JobDraft, ...] = ()  # metrics that may repeat the runs of logs
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """The assignment of the metadata files of one folder."""
 
     of_draft: Mapping[int, Path]  # by the index of their draft

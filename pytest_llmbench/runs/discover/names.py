@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
 SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"
@@ -135,8 +137,7 @@ NamePairs = tuple[tuple[str, str], ...]
 """Pairs of field and value, in the order of the name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Experiment:
+class Experiment(Struct, frozen=True):
     """The parsed name of an experiment."""
 
     pairs: NamePairs
@@ -144,8 +145,7 @@ class Experiment:
     numbers: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LogName:
+class LogName(Struct, frozen=True):
     """The parsed name of a log."""
 
     base: str  # the name without job and restart, equal for all attempts of a job

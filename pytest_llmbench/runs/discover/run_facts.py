@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Baseline, Recipe
 from pytest_llmbench.core.formatting import join_first
@@ -95,8 +97,7 @@ _NOT_FRAMEWORK = frozenset(
 """Entries of a run's environment that are not software versions."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFact:
+class RunFact(Struct, frozen=True):
     """One fact that a run states."""
 
     name: str
@@ -143,8 +144,7 @@ class FactKey(NamedTuple):
         return f"{self.name} {self.label}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The comparison of a run with a baseline at its path."""
 
     baseline: Baseline

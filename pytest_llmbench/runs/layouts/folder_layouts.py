@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.runs.discover import names
@@ -29,8 +30,7 @@ _SIZE = re.compile(names.SIZE, re.IGNORECASE)
 _GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The layout of a run's folders."""
 
     name: str  # results, experiments or workloads; "" if there is no layout

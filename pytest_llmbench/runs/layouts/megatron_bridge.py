@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Recipe
 from pytest_llmbench.core.errors import LogError
@@ -83,8 +84,7 @@ Scan = Callable[[Path], Sequence[FolderEntry]]
 Pairs = Iterator[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Companions:
+class Companions(Struct, frozen=True):
     """The contents of the files next to a log, "" for missing files."""
 
     script: str = ""

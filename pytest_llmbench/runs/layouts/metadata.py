@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LogError
@@ -70,8 +71,7 @@ _EMPTY = ("", "null", "none", "~")
 Tree = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(Struct, frozen=True):
     """The contents of a job's metadata file."""
 
     job: str

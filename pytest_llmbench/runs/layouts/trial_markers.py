@@ -9,10 +9,11 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
@@ -41,8 +42,7 @@ A smaller number at the end of a line was truncated, or is not a time.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TrialsFile:
+class TrialsFile(Struct, frozen=True):
     """The jobs listed in a trials file, whose logs are below its folder.
 
     Times are seconds since the epoch.
@@ -67,8 +67,7 @@ def is_marker(name: str) -> bool:
     return name == TRIALS_FILE or name.endswith(VARIANT_MARK)
 
 
-@dataclass(slots=True)
-class TrialMarkers:
+class TrialMarkers(Struct):
     """The markers found by one walk (local, archived, remote), and those in parent
     folders."""
 

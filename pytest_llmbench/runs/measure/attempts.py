@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Window
@@ -39,8 +41,7 @@ METRICS = "metrics"  # a dialect in which each process writes a new file
 LISTED = 3  # how many failed attempts a note lists; reports list all
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The chosen segment with its attempt and 1-based number.
 
     `others` counts the other segments with steps. `other_candidates` are other

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Reason
@@ -163,7 +163,7 @@ def _add_details(
         *training.observe(run, choice, timing, baseline),
         *work.items(),
     )
-    return dataclasses.replace(
+    return structs.replace(
         measurement,
         problems=(*measurement.problems, *problems),
         observed=tuple((name.value, value) for name, value in observed),
@@ -309,7 +309,7 @@ def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkp
     """Select the checkpoint records of one segment (1-based `number`)."""
     if not checkpoints.records:
         return checkpoints
-    return dataclasses.replace(
+    return structs.replace(
         checkpoints,
         records=tuple(
             record for record in checkpoints.records if record.part == number

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
@@ -46,8 +46,7 @@ MOST_OUTSIDE = 0.5
 MOST_STALLED = 0.05  # the same if most recorded steps lost nothing
 
 
-@dataclass(frozen=True, slots=True)
-class RunShare:
+class RunShare(Struct, frozen=True):
     """The steps of a run after its warm-up, in total and outside the window."""
 
     first: int  # the first step after the warm-up
@@ -122,8 +121,7 @@ def _compute_window_level(timing: Timing) -> float:
     return compute_trimmed_mean(seconds, weights)
 
 
-@dataclass(frozen=True, slots=True)
-class SlowRange:
+class SlowRange(Struct, frozen=True):
     """The costliest consecutive steps outside the window (steps inside it are skipped)."""
 
     first: int
@@ -135,8 +133,7 @@ class SlowRange:
     lost_seconds: float  # time beyond that of as many steps of the window
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideCheck:
+class OutsideCheck(Struct, frozen=True):
     """The cost of the steps outside the window."""
 
     share: RunShare

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core.codes import Observed
 from pytest_llmbench.core.log_records import CheckpointAction, Checkpoints, PauseKind
@@ -39,8 +39,7 @@ ON_PERIOD = 0.9  # the share of due positions at which a regular pause occurs
 MOST_TRIED = 12  # periods to try for each gap, and gaps without a period
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pauses:
+class Pauses(Struct, frozen=True, eq=False):
     """The gaps of a run with evaluations or saves, arrays of shape (n,)."""
 
     row: Integers  # row of the step after the gap

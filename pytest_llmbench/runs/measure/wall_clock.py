@@ -6,10 +6,11 @@ Finds time that passes between steps, and clocks that were changed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
@@ -59,8 +60,7 @@ FROM_STAMPS = 0.9
 ROUNDING = 2e-6  # seconds by which equal times may differ after floating-point rounding
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Intervals:
+class Intervals(Struct, frozen=True, eq=False):
     """The time between timestamped lines, arrays of shape (n,).
 
     Interval `i` ends at row `row[i]` of the steps.
@@ -99,8 +99,7 @@ class Intervals:
         return gaps
 
 
-@dataclass(frozen=True, slots=True)
-class ClockRatio:
+class ClockRatio(Struct, frozen=True):
     """Wall clock and step times of some steps, in seconds: `passed` and `took`.
 
     The `spread_` fields omit the longest gaps.
@@ -117,8 +116,7 @@ class ClockRatio:
         return self.passed / self.took
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ClockCheck:
+class ClockCheck(Struct, frozen=True, eq=False):
     """The comparison of a run's timestamps with its step times."""
 
     intervals: Intervals

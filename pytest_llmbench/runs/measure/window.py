@@ -6,11 +6,11 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.baseline_records import USUAL_WINDOW, Baseline, Window
@@ -201,8 +201,7 @@ def compute_statistic(values: Floats, name: str, mean_of: Sequence[int] = ()) ->
 # --- which times count ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timing:
+class Timing(Struct, frozen=True, eq=False):
     """The steps of a segment, with masks of shape (n,).
 
     `filled`: times that are not printed but computed from tokens/s. `usable`: possible

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from pytest_llmbench.baseline.lint import (
     format_errata,
@@ -239,8 +241,7 @@ NEGLIGIBLE_MFU_CHANGE = 1e-9
 """Largest log ratio of two equal MFU values, from floating-point rounding."""
 
 
-@dataclass(frozen=True, slots=True)
-class UtilizationChange:
+class UtilizationChange(Struct, frozen=True):
     """The MFU of one configuration in both sets, as fractions."""
 
     before: float
@@ -255,8 +256,7 @@ class UtilizationChange:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineDifference:
+class BaselineDifference(Struct, frozen=True):
     """One configuration in two sets of baselines."""
 
     id: str

@@ -6,7 +6,9 @@ Rows with measurements are completed with the rows that describe their configura
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.tools.import_tables.labels import (
     ABSENT,
@@ -67,8 +69,7 @@ _STEP_TIME_FROM = {
 """The metrics that determine a step time, with the columns needed to compute it."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentConfigurations:
+class DocumentConfigurations(Struct, frozen=True):
     """The configurations of a document, and the cells that no configuration uses.
 
     The configurations are in the order of the document, the cells sorted by line.

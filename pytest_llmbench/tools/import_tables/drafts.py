@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pytest_llmbench.baseline.schema import COLUMNS, FORMULA_NEEDS, NO_PEAK, SHAPE
 from pytest_llmbench.core.formatting import escape
@@ -39,8 +40,7 @@ FILL_IN_HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class BaselineDraft:
+class BaselineDraft(Struct, frozen=True):
     """The draft of a baseline file of one recipe.
 
     The file is valid once every line of `missing_keys` has a value.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.draft_files import WrittenDraft, write_draft
 from pytest_llmbench.baseline.schema import NAME
@@ -28,8 +30,7 @@ from pytest_llmbench.tools.import_tables.prose import read_prose
 LARGEST_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedDocument:
+class ImportedDocument(Struct, frozen=True):
     """The drafts made from a document, and the cells that no draft contains."""
 
     document: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from pytest_llmbench.tools.import_tables.mappings import (
     IGNORED,
@@ -95,8 +96,7 @@ class Caption(NamedTuple):
     """All words that are not facts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A cell of a table, parsed as a label, as a caption and as a number."""
 
     text: str

@@ -10,10 +10,12 @@ import pkgutil
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.baseline.schema import GROUPS
 from pytest_llmbench.core.errors import BaselineError, did_you_mean
@@ -71,16 +73,14 @@ _ASCII = re.IGNORECASE | re.ASCII
 Compile = Callable[[str, re.RegexFlag], re.Pattern[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class MetricLabels:
+class MetricLabels(Struct, frozen=True):
     """The labels of a metric without their unit, and its units as powers of ten."""
 
     pattern: re.Pattern[str]
     units: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TextPattern:
+class TextPattern(Struct, frozen=True):
     """A pattern for the text around tables; its groups and `stated` give values."""
 
     pattern: re.Pattern[str]
@@ -89,8 +89,7 @@ class TextPattern:
     """True if the same line names the size of the model."""
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentMapping:
+class DocumentMapping(Struct, frozen=True):
     """The compiled content of all mapping files."""
 
     metrics: Mapping[str, MetricLabels]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from pytest_llmbench.tools.import_tables.labels import Cell, UnreadCell, parse_cell
 from pytest_llmbench.tools.import_tables.mappings import (
@@ -94,8 +95,7 @@ def refuse_rows(
                 yield cell.refuse(reason, decisive=decisive)
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentTable:
+class DocumentTable(Struct, frozen=True):
     """A table with the headings and text above it."""
 
     headings: tuple[str, ...]
@@ -141,8 +141,7 @@ class DocumentTable:
         return any(label.metric for label in self.labels) and not self.is_about_peaks
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentTables:
+class DocumentTables(Struct, frozen=True):
     """The tables of a document, in order."""
 
     tables: tuple[DocumentTable, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.logs.dialect_table import DIALECTS
@@ -54,8 +55,7 @@ ProseValues = Mapping[str, ProseValue]
 """The values of one `kind` and `owner`, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(Struct, frozen=True):
     """The values that a document states in its text."""
 
     values: Mapping[ProseKey, ProseValue]

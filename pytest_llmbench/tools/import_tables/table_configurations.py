@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.tools.import_tables.labels import (
     PRETRAINING,
@@ -48,8 +50,7 @@ OTHER_SUBJECT = "the table of the cell is not about performance or configuration
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
 
 
-@dataclass(frozen=True, slots=True)
-class DocumentConfiguration:
+class DocumentConfiguration(Struct, frozen=True):
     """A configuration as one column or row of a table states it."""
 
     line: int

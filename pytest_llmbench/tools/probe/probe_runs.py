@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.comparison.comparison_records import ComparedSide, SideRun
 from pytest_llmbench.comparison.sides import SideRequest, read_paths
@@ -32,8 +34,7 @@ STOPPED = 128
 """Smallest exit code of a command that was stopped by a signal."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeAnswer:
+class ProbeAnswer(Struct, frozen=True):
     """The answer for a build."""
 
     outcome: ProbeOutcome
@@ -48,8 +49,7 @@ class ProbeAnswer:
     """The invalid runs of the build, each with the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeRequest:
+class ProbeRequest(Struct, frozen=True):
     """The paths of the runs to compare."""
 
     good: Path

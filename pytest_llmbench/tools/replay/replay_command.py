@@ -9,9 +9,10 @@ import argparse
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
@@ -127,8 +128,7 @@ def _run_against_history(
 # --- verdicts under two settings ------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictChange:
+class VerdictChange(Struct, frozen=True):
     """A configuration whose verdict or test outcome changed."""
 
     id: str
@@ -144,8 +144,7 @@ class VerdictChange:
         return _is_failed(self.before), _is_failed(self.after)
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """The result of judging runs under two settings."""
 
     judged: int
@@ -288,8 +287,7 @@ def _is_failed(outcome: Outcome | None) -> bool:
 # --- verdicts of a history ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedRun:
+class ReplayedRun(Struct, frozen=True):
     """A run with its verdict in a history and its current verdict."""
 
     started: datetime

@@ -10,10 +10,11 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.job_records import Cluster, LaunchFacts
@@ -95,8 +96,7 @@ def _run_setup(arguments: argparse.Namespace) -> Output:
     return Output(message, code=0 if has_succeeded else 1)
 
 
-@dataclass(frozen=True, slots=True)
-class SetupOptions:
+class SetupOptions(Struct, frozen=True):
     """The options of `llmbench setup`."""
 
     recipe: str

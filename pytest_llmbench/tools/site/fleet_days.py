@@ -5,7 +5,6 @@ Also finds the level changes and the last good run of each configuration.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
@@ -13,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 from msgspec.structs import replace
 
 from pytest_llmbench.comparison.compare_sides import compare_sides
@@ -184,7 +184,7 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
         return environments[id(environment)]
 
     return [
-        dataclasses.replace(
+        structs.replace(
             verdict,
             text=redact(verdict.text),
             reason=redact(verdict.reason),
@@ -393,4 +393,4 @@ def _select_configurations(side: ComparedSide, names: set[str]) -> ComparedSide:
         if name in names
     }
     no_data = tuple(run for run in side.no_data if run.configuration in names)
-    return dataclasses.replace(side, runs=selected_runs, no_data=no_data)
+    return structs.replace(side, runs=selected_runs, no_data=no_data)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.judgement_records import LevelChange
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.stored_verdicts import StoredVerdict
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRow:
+class FleetRow(Struct, frozen=True):
     """The daily verdicts of a configuration, oldest first, and its level changes."""
 
     configuration: str
@@ -36,8 +36,7 @@ class FleetRow:
     """The last good verdict before a failed last one; else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetDays:
+class FleetDays(Struct, frozen=True):
     """The daily verdicts of all configurations of a history."""
 
     days: tuple[date, ...]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Any
+
+from msgspec import Struct
 
 from pytest_llmbench.comparison.comparison_page import name_anchor
 from pytest_llmbench.core import formatting
@@ -78,8 +79,7 @@ SINCE_LAST_GOOD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SiteFacts:
+class SiteFacts(Struct, frozen=True):
     """The origin of the pages, for their footer."""
 
     now: datetime
@@ -90,8 +90,7 @@ class SiteFacts:
     host: str
 
 
-@dataclass(frozen=True, slots=True)
-class _PageEntry:
+class _PageEntry(Struct, frozen=True):
     """A configuration on the index page and on its page."""
 
     row: FleetRow

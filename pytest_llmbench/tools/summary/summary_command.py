@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Parallelism, Window
@@ -41,7 +42,7 @@ The framework is the recipe's framework, else the log's dialect.
 WHOLE_NUMBERS = (
     *("gpus", "global_batch_size", "micro_batch_size", "sequence_length"),
     "total_steps",  # as the log prints it
-    *(field.name for field in dataclasses.fields(Parallelism)),
+    *Parallelism.__struct_fields__,
 )
 """The integer facts of a run, by keys of a baseline file."""
 
@@ -306,7 +307,7 @@ def _add_numbers(
     # The window of a default baseline was chosen for the run: no document states it.
     documented_window = baseline.window if run.identity.key else None
     chosen, source = choose_window(choice.segment, documented_window, window)
-    timing = compute_timing(steps, dataclasses.replace(baseline, window=chosen))
+    timing = compute_timing(steps, structs.replace(baseline, window=chosen))
     measured = timing.window
     time_mean, time_deviation = _compute_mean(measured, "seconds")
     tflops_mean, tflops_deviation = _compute_mean(measured, "tflops_per_gpu")
@@ -472,7 +473,7 @@ def _read_configuration(configuration: Configuration) -> dict[str, Any]:
     key_names = ("recipe", "size", "release", "gpu", "dtype", "gpus")
     return {
         **{name: getattr(key, name) for name in key_names},
-        **dataclasses.asdict(configuration.parallelism),
+        **structs.asdict(configuration.parallelism),
         "global_batch_size": configuration.global_batch_size,
         "micro_batch_size": configuration.micro_batch_size,
         "sequence_length": configuration.architecture.sequence_length,

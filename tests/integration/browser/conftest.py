@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.compared_sides import make_result
 from support.full_session import HOSTILE, NOW
 from support.full_session import make_session_outcomes as make_outcomes

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.clusters import Cluster as RealCluster
 from support.fake_schedulers import make_slurm, make_slurm_schedulers
 from support.planned_jobs import machine, plan_job, program

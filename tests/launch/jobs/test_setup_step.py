@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.fake_schedulers import make_slurm
 from support.job_specs import Clock
 from support.planned_jobs import FACTS, machine, program
@@ -194,7 +194,7 @@ def world(folder: Path, printed: list[str], **fields: object) -> SetupHost:
     created = SetupHost(
         printed.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0
     )
-    return replace(created, **fields)  # type: ignore[arg-type]
+    return replace(created, **fields)
 
 
 def test_output_is_shown_and_kept_without_secrets(tmp_path: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.job_specs import START, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import (
@@ -383,7 +385,9 @@ def test_resumed_session_knows_the_gaps_in_the_log() -> None:
 def test_stall_reported_by_an_earlier_session_is_not_reported_again() -> None:
     first = RunningJob(FAST).run(190.0 + 12 * MINUTE)
     assert len(first.reported) == 1
-    second = replace(first, reported=[], continued=[], state=state_since(0.0))
+    second = dataclasses.replace(
+        first, reported=[], continued=[], state=state_since(0.0)
+    )
     second.job = first.job
     second.run(9000.0, start=4000.0)
     assert (second.reported, second.continued) == ([], [])

@@ -4,10 +4,10 @@ cost."""
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 from support.shipped_specs import CALLER, baseline, facts, recipe, spec
 
 from pytest_llmbench.core.errors import LaunchError

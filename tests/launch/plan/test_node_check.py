@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Cluster, Purpose

@@ -4,10 +4,10 @@ refused."""
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE
 from support.planned_jobs import FACTS
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.job_specs import job_spec
 from support.node_histories import KEYS, make_sessions, write_sessions
 from support.planned_jobs import FACTS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.run_histories import TRIAL, describe_step, list_variants, trial_history
 
 from pytest_llmbench.core.codes import Reason

@@ -6,13 +6,13 @@ retried until it passes, and every run counts.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.builders import (
     BASELINE,
     HISTORY,

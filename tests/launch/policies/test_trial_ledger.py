@@ -5,9 +5,8 @@ The cases are those of an A/B; a search only chooses other variants.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from support.run_histories import (
     BROKEN,
     CANCELLED,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from support.planned_jobs import plan_job
 
 from pytest_llmbench.core.job_records import Purpose

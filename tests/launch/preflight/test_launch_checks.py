@@ -7,10 +7,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.fake_schedulers import make_slurm_schedulers
 from support.planned_jobs import FACTS, FakePython, machine, plan_job, program
 

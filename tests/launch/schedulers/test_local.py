@@ -6,12 +6,12 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from support.job_specs import START, job_spec
 
 from pytest_llmbench.core.commands import run

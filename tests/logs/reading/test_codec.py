@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 from support.exact_comparison import to_bits
 from support.shared_data import shared
 
@@ -101,8 +102,8 @@ def test_every_field_of_a_packed_log_is_unpacked_unchanged() -> None:
         prints_loss=False,
         unread=(Unread("regex:mine-1", "step"),),
     )
-    log = dataclasses.replace(
-        log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC)))
+    log = structs.replace(
+        log, readings=(log, structs.replace(log, started=datetime.now(UTC)))
     )
     output = (log, ending, None, LogError("no"), log)
     for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
@@ -121,7 +122,7 @@ def test_every_field_of_a_packed_log_is_unpacked_unchanged() -> None:
 def test_packing_a_log_field_of_the_wrong_type_raises_an_error(
     field: str, value: object
 ) -> None:
-    log = dataclasses.replace(read_log(next(EXAMPLES.rglob("*.out"))), **{field: value})  # type: ignore[arg-type]
+    log = structs.replace(read_log(next(EXAMPLES.rglob("*.out"))), **{field: value})
     with pytest.raises((TypeError, AttributeError)):
         pack([FileReading(FileToRead("/log", True), log, None)])
 
@@ -223,9 +224,7 @@ def test_strings_that_look_like_type_names_survive_packing_as_strings() -> None:
 
 def test_values_shared_by_logs_are_stored_once() -> None:
     log = read_log(next(EXAMPLES.rglob("*.out")))
-    logs = round_trip(
-        tuple(dataclasses.replace(log, lines=number) for number in range(9))
-    )
+    logs = round_trip(tuple(structs.replace(log, lines=number) for number in range(9)))
     assert len({id(log.segments[0]) for log in logs if isinstance(log, ParsedLog)}) == 1
     reading = FileReading(FileToRead("/log", True), log, None)
     assert len(pack([reading] * 999)) < len(pack([reading])) + 100

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.cached_folders import CachedFolder
 from support.log_folders import write_runs
 
@@ -39,7 +40,7 @@ def with_segment(**changes: Any) -> Change:
 def with_column(name: str, change: Callable[[Any], Any]) -> Change:
     def changed(log: ParsedLog) -> ParsedLog:
         column = np.array(getattr(log.segments[0].steps, name))
-        steps = replace(log.segments[0].steps, **{name: change(column)})
+        steps = dataclasses.replace(log.segments[0].steps, **{name: change(column)})
         return replace(log, segments=(replace(log.segments[0], steps=steps),))
 
     return changed
@@ -96,7 +97,7 @@ CONTRADICTIONS: dict[str, Change] = {
 
 def cut_steps(log: ParsedLog, count: int) -> Any:
     steps = log.segments[0].steps
-    return replace(
+    return dataclasses.replace(
         steps,
         **{name: getattr(steps, name)[:count] for name in steps.__dataclass_fields__},
     )

@@ -6,7 +6,6 @@ Each refused case could otherwise pass a slow run.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import BASELINE, log, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, Recipe

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, log, run, segment, steps
 
 from pytest_llmbench.core.codes import Reason

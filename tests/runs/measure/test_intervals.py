@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Window

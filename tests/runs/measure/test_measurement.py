@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, log, run, segment, steps, without
 
 from pytest_llmbench.core.baseline_records import BaselineKind, RunMatch, Window

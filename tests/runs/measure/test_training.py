@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, at, log, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Recording

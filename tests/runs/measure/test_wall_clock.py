@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Recording
@@ -72,7 +73,7 @@ def make_clocked_steps(
         stamp=np.floor(stamp / unit) * unit if unit else stamp,
         **columns,
     )
-    return replace(made, resolution_seconds=np.full(count, 0.0001))
+    return dataclasses.replace(made, resolution_seconds=np.full(count, 0.0001))
 
 
 def measure_steps(columns: Steps, baseline: Baseline | None = None) -> Measurement:
@@ -139,7 +140,7 @@ def test_lost_time_between_steps_makes_a_run_invalid(
         make_clocked_steps({31: 3600.0}),
         make_clocked_steps({31: -3600.0}),
         make_clocked_steps({48: 3600.0}, unit=1.0),
-        replace(
+        dataclasses.replace(
             make_clocked_steps(),
             stamp=make_clocked_steps().stamp[
                 np.minimum(np.arange(50) // 6 * 6 + 5, 49)
@@ -342,7 +343,7 @@ def test_clock_is_compared_with_printed_means_of_ten_steps() -> None:
 def test_time_since_the_end_of_an_evaluation_is_no_gap() -> None:
     columns = make_clocked_steps({20: 60.0})
     since = np.where(np.arange(50) == 20, columns.stamp - SECONDS, np.nan)
-    assert measure_steps(replace(columns, since=since)).problems == ()
+    assert measure_steps(dataclasses.replace(columns, since=since)).problems == ()
 
 
 def test_step_time_only_measurement_does_not_check_the_clock() -> None:
@@ -378,7 +379,12 @@ def test_low_rate_in_every_tenth_step_does_not_contradict_step_times() -> None:
     baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
     every_tenth = make_stamped_steps(2.0, 2.0)
     rate = np.where(np.arange(50) % 10 == 2, 8.0, 32.0)
-    assert measure_steps(replace(every_tenth, throughput=rate), baseline).problems == ()
+    assert (
+        measure_steps(
+            dataclasses.replace(every_tenth, throughput=rate), baseline
+        ).problems
+        == ()
+    )
 
 
 def test_higher_sample_rate_than_recorded_is_no_contradiction() -> None:
@@ -393,9 +399,12 @@ def test_zero_rates_are_invalid_if_recorded_runs_print_rates() -> None:
     assert problem.reason is Reason.TIMES_DISAGREE
     assert problem.text.startswith("each step of the window prints a rate of 0 ")
     partly = np.where(np.arange(50) % 2 == 0, 32.0, 0.0)
-    assert measure_steps(replace(zero, throughput=partly), baseline).problems == ()
+    assert (
+        measure_steps(dataclasses.replace(zero, throughput=partly), baseline).problems
+        == ()
+    )
     tokens = np.full(50, 8192.0)
-    other = replace(zero, tokens_per_second_per_gpu=tokens)
+    other = dataclasses.replace(zero, tokens_per_second_per_gpu=tokens)
     assert measure_steps(other, baseline).problems == ()
 
 
@@ -409,7 +418,7 @@ def test_zero_rates_are_valid_if_recorded_rates_are_missing_or_too_small() -> No
         measure_steps(zero, coarse).problems == ()
     )  # 0.75 a second may be printed as 0
     own_times = make_clocked_steps()  # not derived from the timestamps
-    printed = replace(
+    printed = dataclasses.replace(
         own_times, seconds=own_times.seconds * 0.9, throughput=np.zeros(50)
     )
     baseline = make_recorded_baseline({**QUIET, Observed.WORK_PER_STEP: 64.0})
@@ -421,7 +430,7 @@ def test_times_in_other_unit_are_invalid(factor: float) -> None:
     columns = make_clocked_steps()
     stamp = columns.stamp[0] + factor * (columns.stamp - columns.stamp[0])
     assert Reason.TIMES_DISAGREE in list_reasons(
-        measure_steps(replace(columns, stamp=stamp))
+        measure_steps(dataclasses.replace(columns, stamp=stamp))
     )
 
 
@@ -432,5 +441,5 @@ def test_equal_timestamps_of_buffered_lines_do_not_contradict_step_times(
     columns = make_clocked_steps()
     stamp = columns.stamp[0] + np.arange(50) // decimals * SECONDS * decimals
     assert Reason.TIMES_DISAGREE not in list_reasons(
-        measure_steps(replace(columns, stamp=stamp))
+        measure_steps(dataclasses.replace(columns, stamp=stamp))
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.builders import (
     BASELINE,
     NOW,
@@ -230,7 +231,7 @@ def test_steps_covered_by_times_in_the_window_equal_those_counted_one_by_one(
     index = np.array([one for one, _ in rows], dtype=np.int64)
     mean_of = np.array([1 if single else one for _, one in rows], dtype=np.int64)
     made, window = (
-        replace(made, index=index, mean_of=mean_of),
+        dataclasses.replace(made, index=index, mean_of=mean_of),
         Window(first, first + length),
     )
     spans = [

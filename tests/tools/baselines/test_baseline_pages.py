@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 from generator.__main__ import shipped
+from msgspec.structs import replace
 from support.builders import BASELINE
 
 from pytest_llmbench.core.baseline_records import (
@@ -35,7 +35,7 @@ def change(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
         fields = {
             key: value
             for key, value in changes.items()
-            if key in getattr(configuration, name).__dataclass_fields__
+            if key in getattr(configuration, name).__struct_fields__
         }
         configuration = replace(
             configuration, **{name: replace(getattr(configuration, name), **fields)}
@@ -47,7 +47,7 @@ def change(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
         if key in configuration.__dataclass_fields__
     }
     others = {key: value for key, value in changes.items() if key not in fields}
-    return replace(baseline, configuration=replace(configuration, **fields), **others)  # type: ignore[arg-type]
+    return replace(baseline, configuration=replace(configuration, **fields), **others)
 
 
 def compare_one(before: Baseline, after: Baseline) -> BaselineDifference:
@@ -83,7 +83,7 @@ def test_diff_lists_a_changed_unit_or_first_step_of_the_log_definition(
 ) -> None:
     log = RegexDialect("regex:mine", "find", "a")
     before = replace(BASELINE, log=log)
-    after = replace(BASELINE, log=replace(log, **{name: value}))  # type: ignore[arg-type]
+    after = replace(BASELINE, log=replace(log, **{name: value}))
     difference = compare_one(before, after)
     assert difference.has_changed
     assert [(name, new) for name, _, new in difference.changed_facts] == [
@@ -208,7 +208,7 @@ def test_diff_lists_a_changed_recording_only_if_verdicts_may_change(
     """A larger mean or another drift origin lets slower runs pass."""
     recording = replace(RECORDED, earlier=(AcceptedValue("2025-11-01", 7.2),))
     before = change(kind=BaselineKind.RECORDED, recording=recording)
-    after = change(before, recording=replace(recording, **changes))  # type: ignore[arg-type]
+    after = change(before, recording=replace(recording, **changes))
     assert compare_one(before, after).changed_facts == ((fact,) if fact else ())
 
 

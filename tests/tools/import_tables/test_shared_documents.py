@@ -9,10 +9,10 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 from support.imported_tables import draft, list_unread, read
 from support.shared_data import shared
 
@@ -207,7 +207,7 @@ def test_completed_draft_equals_the_shipped_file(
     )
     for ours, theirs in zip(found.recipe.baselines, file.recipe.baselines, strict=True):
         changed = {"source": Source(""), "logged_tflops_factor": None}
-        assert replace(_plain(ours), **changed) == replace(_plain(theirs), **changed)  # type: ignore[arg-type]
+        assert replace(_plain(ours), **changed) == replace(_plain(theirs), **changed)
     draft_report, report = lint_file(found), lint_file(file)
     assert (draft_report.derived, draft_report.reproduced) == (
         report.derived,

@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from msgspec.structs import replace
 from support import builders
 from support.remembered import ID, START, document, nights, outcome, session
 

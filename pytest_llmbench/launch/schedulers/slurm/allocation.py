@@ -13,10 +13,11 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose

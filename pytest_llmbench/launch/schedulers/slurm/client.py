@@ -6,10 +6,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from pytest_llmbench.core.commands import CommandOutput, Runner
 from pytest_llmbench.core.errors import LaunchError
@@ -467,8 +469,7 @@ _NO_ACCOUNTING = (
 _MISLEADING_VARIABLES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """A partition of the cluster."""
 
     name: str
@@ -858,8 +859,7 @@ def _require_single_jobs(
 # --- description of the cluster -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class GpuNodes:
+class GpuNodes(Struct, frozen=True):
     """The nodes of a partition that have GPUs of one type."""
 
     partition: Partition

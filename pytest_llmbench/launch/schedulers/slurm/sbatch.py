@@ -14,8 +14,9 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.job_records import Cluster, Job, JobSpec, Purpose

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from support.job_specs import job
 
 from pytest_llmbench.launch.schedulers.slurm.sbatch import (
