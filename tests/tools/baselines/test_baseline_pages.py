@@ -44,7 +44,7 @@ def change(baseline: Baseline = BASELINE, **changes: object) -> Baseline:
     fields = {
         key: value
         for key, value in changes.items()
-        if key in configuration.__dataclass_fields__
+        if key in configuration.__struct_fields__
     }
     others = {key: value for key, value in changes.items() if key not in fields}
     return replace(baseline, configuration=replace(configuration, **fields), **others)
