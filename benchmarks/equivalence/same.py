@@ -10,12 +10,10 @@ Exit code 1 if anything differs.
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
@@ -23,11 +21,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.extend(str(ROOT / name) for name in ("tests", "benchmarks/equivalence"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import same_inputs  # noqa: E402
-from support.shared_data import SHARED  # noqa: E402
+from source_trees import ROOT, check_package, unpack
+
+sys.path.append(str(ROOT / "tests"))
+
+import same_inputs
+from support.shared_data import SHARED
 
 READ = ROOT / "benchmarks" / "equivalence" / "same_reading.py"
 SHOWN, WIDTH = 10, 160
@@ -64,17 +65,6 @@ def inputs(folder: Path, damaged: int) -> Inputs:
     return found
 
 
-def unpack(commit: str, folder: Path, *others: str) -> Path:
-    """Write the package and `others` as of a commit. The checkout and its worktrees
-    stay unchanged."""
-    paths = ("pytest_llmbench", *others)
-    command = ["git", "-C", str(ROOT), "archive", commit, *paths]
-    packed = subprocess.run(command, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder
-
-
 def start(tree: Path, paths: Path, out: Path) -> subprocess.Popen[bytes]:
     """Start reading the paths in a file with the package of a tree."""
     environment = os.environ | {"PYTHONPATH": str(tree)}
@@ -85,11 +75,7 @@ def read_results(tree: Path, out: Path) -> Iterator[str]:
     """Yield a tree's results for each path. Raises RuntimeError if another package was
     used."""
     with out.open(encoding="utf-8") as lines:
-        package = next(lines).rstrip()
-        if Path(package).parent.parent != tree.resolve():
-            raise RuntimeError(
-                f"{package} was imported instead of the package of {tree}"
-            )
+        check_package(next(lines).rstrip(), tree)
         yield from lines
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from same import ROOT, unpack
+from source_trees import ROOT, unpack
 
 SHARED = ROOT.parent / "shared"
 EXAMPLES = "examples"

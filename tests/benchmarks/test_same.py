@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from same import ROOT, compare, differences, read_results, start, steps
+from same import compare, differences, read_results, start, steps
 from same_inputs import examples
 from same_reading import plain, read_file
+from source_trees import ROOT
 
 import pytest_llmbench
 from pytest_llmbench.core.log_records import DroppedRecords, DropReason, Ending
