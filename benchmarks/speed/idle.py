@@ -1,9 +1,10 @@
 """Cost of the installed plugin for a session that does not use it.
 
-    python -m benchmarks.speed.idle [--pairs 30] [--judging]
+    python -m benchmarks.speed.idle [--pairs 30] [--judging [--against COMMIT]]
 
 Runs `pytest --collect-only` in an empty project. With --judging: the cost of a session
-that judges a run of each documented configuration, compared with an empty session.
+that judges a run of each documented configuration, compared with an empty session; with
+--against also that of other commits, in the same rounds.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 sys.path.extend(
-    str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
+    str(Path(__file__).resolve().parents[2] / name)
+    for name in ("tests", "benchmarks", "benchmarks/equivalence")
 )
 
 from generator import write_run
 from generator.__main__ import shipped
-from speed.environment import ENVIRONMENT
+from source_trees import OURS, ROOT, prepare_trees
+from speed.environment import use_package
 
 LIMIT_MILLISECONDS = 5.0
 LIMIT_RATIO = 0.35 / 0.16
@@ -36,15 +41,23 @@ NO_TESTS = 5
 
 
 def milliseconds(
-    folder: str, *more: str, command: tuple[str, ...] = COMMAND, code: int = NO_TESTS
+    folder: str,
+    *more: str,
+    command: tuple[str, ...] = COMMAND,
+    code: int = NO_TESTS,
+    tree: Path = ROOT,
 ) -> float:
-    """Return the CPU time of a session with its children. Raises RuntimeError if it
-    fails."""
+    """Return the CPU time of a session with its children, with the package of a tree.
+    Raises RuntimeError if it fails."""
     before = resource.getrusage(
         resource.RUSAGE_CHILDREN
     )  # os.times() counts in hundredths of a second
     ended = subprocess.run(
-        [*command, *more], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
+        [*command, *more],
+        cwd=folder,
+        env=use_package(tree) | {"XDG_CACHE_HOME": f"{folder}/.cache{tree}"},
+        capture_output=True,
+        check=False,
     )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if ended.returncode != code:
@@ -52,32 +65,37 @@ def milliseconds(
     return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def compare_judging(folder: str, pairs: int) -> int:
-    """Print medians of alternating empty and judging sessions. Exit code 1 above the
-    limit."""
+def compare_judging(folder: str, pairs: int, trees: Mapping[str, Path]) -> int:
+    """Print medians of alternating empty and judging sessions. Exit code 1 if the
+    session of this project costs more than the limit."""
     for number, baseline in enumerate(shipped().values()):
         write_run(Path(folder) / "runs", baseline, job_id=str(1_000_000 + number))
-    judging = f"--llmb-logs={folder}/runs"
-    milliseconds(
-        folder, judging, command=PYTEST, code=0
-    )  # keeps what the logs say, as after any night
-    times = [
-        (
-            milliseconds(folder, *WITHOUT),
-            milliseconds(folder, judging, command=PYTEST, code=0),
-        )
-        for _ in range(pairs)
-    ]
-    empty, whole = (statistics.median(column) for column in zip(*times, strict=True))
-    ratio = statistics.median((second - first) / first for first, second in times)
-    print("| a session | CPU ms, median |")
-    print("|---|---|")
-    print(f"| empty, without the plugin | {empty:.0f} |")
-    print(f"| that judges {len(shipped())} runs | {whole:.0f} |")
-    print(
-        f"\njudging: {ratio:.2f} of an empty session besides it (median of {pairs} pairs), at most {LIMIT_RATIO:.2f}"
+    judge = partial(
+        milliseconds, folder, f"--llmb-logs={folder}/runs", command=PYTEST, code=0
     )
-    return 0 if ratio < LIMIT_RATIO else 1
+    for tree in trees.values():
+        judge(tree=tree)  # keeps what the logs say, as after any night
+    empty: list[float] = []
+    judging: dict[str, list[float]] = {name: [] for name in trees}
+    for _ in range(pairs):
+        empty.append(milliseconds(folder, *WITHOUT))
+        for name, tree in trees.items():
+            judging[name].append(judge(tree=tree))
+    print("| a session | CPU ms, median | of an empty one besides it, range |")
+    print("|---|---|---|")
+    print(f"| empty, without the plugin | {statistics.median(empty):.0f} | |")
+    costs = {}
+    for name, times in judging.items():
+        ratios = [(time - base) / base for time, base in zip(times, empty, strict=True)]
+        costs[name] = statistics.median(ratios)
+        print(
+            f"| that judges {len(shipped())} runs, {name} | {statistics.median(times):.0f} "
+            f"| {costs[name]:.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
+        )
+    print(
+        f"\njudging: {costs[OURS]:.2f} of an empty session besides it (median of {pairs} pairs), at most {LIMIT_RATIO:.2f}"
+    )
+    return 0 if costs[OURS] < LIMIT_RATIO else 1
 
 
 def main() -> int:
@@ -86,11 +104,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--judging", action="store_true")
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        action="append",
+        default=[],
+        help="with --judging: a commit to measure too (repeatable)",
+    )
     options = parser.parse_args()
+    if options.against and not options.judging:
+        parser.error("--against needs --judging")
     pairs = options.pairs
-    with tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryDirectory() as other,
+    ):
         if options.judging:
-            return compare_judging(folder, pairs)
+            trees = prepare_trees(options.against, Path(other))
+            return compare_judging(folder, pairs, trees)
         milliseconds(folder)  # compiles what is not compiled yet
         times = [
             (milliseconds(folder, *WITHOUT), milliseconds(folder)) for _ in range(pairs)

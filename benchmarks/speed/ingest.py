@@ -1,11 +1,12 @@
 """Speed and memory of finding and reading logs, compared with today's shell tools.
 
-    python -m benchmarks.speed.ingest [--cases small large trace many]
-        [--folder DIR] [--repetitions 5] [--scale 0.01]
+    python -m benchmarks.speed.ingest [--cases small large trace many crowd]
+        [--folder DIR] [--repetitions 5] [--scale 0.01] [--against COMMIT]
 
 Compared commands alternate, on files that were read once before. Ratios are medians
-over the rounds. Exit code 1 if a limit is exceeded; at another scale than 1, limits are
-only printed.
+over the rounds, with their range. With `--against` the cases `small` and `large` run
+with the package of other commits too, in the same rounds. Exit code 1 if a limit is
+exceeded; at another scale than 1, limits are only printed.
 """
 
 from __future__ import annotations
@@ -18,36 +19,44 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / name)
+    for name in ("benchmarks", "benchmarks/equivalence")
+)
 
+from source_trees import OURS, ROOT, prepare_trees
 from speed import ingest_today as today
-from speed.environment import ENVIRONMENT
+from speed.environment import use_package
 
 HERE = Path(__file__).resolve().parent
 GIB, MIB = 1 << 30, 1 << 20
 MOST_BYTES = 100_000_000
 """Of memory beside an idle process, for a log of any size."""
 
-OURS = "this project"
 LEAST = "to read, search and count lines, and nothing else"
 FIRST, SECOND = "this project, first", "this project, second (cache)"
+NO_TESTS = 5
+"""How pytest ends if there is nothing to collect."""
+
 ONE_CPU = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
 
 
 class Measured(NamedTuple):
-    """Resources of a command: seconds and the largest process's peak memory in bytes.
+    """Resources of a command: seconds, CPU seconds with all its processes, and the
+    largest process's peak memory in bytes.
 
-    A command may report its own time. `said` is the last JSON that it printed, empty
-    without.
+    A command may report its own time, without imports. `said` is the last JSON that it
+    printed, empty without.
     """
 
     seconds: float
+    cpu: float
     peak: int
     said: Mapping[str, float]
 
@@ -65,9 +74,11 @@ Rounds = Mapping[str, Sequence[Measured]]
 Outcome = Iterator[Promise]
 
 
-def measured(command: Sequence[str | Path]) -> Measured:
-    """Run a command. Raises RuntimeError with its output if it fails; pytest may return
-    1."""
+def measured(
+    command: Sequence[str | Path], tree: Path = ROOT, codes: Collection[int] = (0,)
+) -> Measured:
+    """Run a command with the package of a tree. Raises RuntimeError with its output if
+    it ends with another exit code."""
     with (
         tempfile.TemporaryDirectory() as folder,
         (Path(folder) / "out").open("w+b") as out,
@@ -78,14 +89,14 @@ def measured(command: Sequence[str | Path]) -> Measured:
             stdout=out,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=ENVIRONMENT | {"LC_ALL": "C"},
+            env=use_package(tree) | {"LC_ALL": "C"},
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         out.seek(0)
         text = out.read().decode(errors="replace")
-    if process.returncode not in ((0, 1) if "pytest" in command else (0,)):
+    if process.returncode not in codes:
         raise RuntimeError(
             f"{command} ended with {process.returncode}:\n{text[-2000:]}"
         )
@@ -93,6 +104,7 @@ def measured(command: Sequence[str | Path]) -> Measured:
     output = json.loads(last) if last.startswith("{") else {}
     return Measured(
         output.get("seconds", seconds),
+        usage.ru_utime + usage.ru_stime,
         int(output.get("peak", usage.ru_maxrss * 1024)),
         output,
     )
@@ -107,19 +119,25 @@ def shell(script: str, *arguments: Path) -> Callable[[], Measured]:
 
 
 def reading(
-    how: str, *arguments: Path | str, before: Sequence[str] = ()
+    how: str,
+    *arguments: Path | str,
+    before: Sequence[str] = (),
+    tree: Path = ROOT,
 ) -> Callable[[], Measured]:
-    """Return the command that reads with this project in its own process, optionally
-    under another command."""
-    return lambda: measured(
-        [*before, sys.executable, HERE / "ingest_reading.py", how, *arguments]
-    )
+    """Return the command that reads with the package of a tree in its own process,
+    optionally under another command.
+
+    Each commit has its own script for this: names and places of functions changed.
+    """
+    (script,) = tree.glob("benchmarks/**/ingest_reading.py")
+    return lambda: measured([*before, sys.executable, script, how, *arguments], tree)
 
 
-def session(*folders: Path) -> Callable[[], Measured]:
+def session(*folders: Path, tree: Path = ROOT) -> Callable[[], Measured]:
     """Return the command that judges all runs in folders, without cache, and writes a
-    JUnit report."""
+    JUnit report; without folders, the command of an empty session."""
     logs = [f"--llmb-logs={folder}" for folder in folders]
+    options, codes = (["--llmb-no-cache"], (0, 1)) if logs else ([], (NO_TESTS,))
     plain = [
         sys.executable,
         "-m",
@@ -128,9 +146,8 @@ def session(*folders: Path) -> Callable[[], Measured]:
         "-p",
         "no:cacheprovider",
         "--junitxml=junit.xml",
-        "--llmb-no-cache",
     ]
-    return lambda: measured([*plain, *logs])
+    return lambda: measured([*plain, *options, *logs], tree, codes)
 
 
 def in_turns(contenders: Contenders, repetitions: int) -> Rounds:
@@ -149,30 +166,40 @@ def ratio(rounds: Rounds, one: str, other: str) -> float:
     )
 
 
-def show(title: str, rounds: Rounds, of: str, size: int) -> None:
-    """Print a table: time as a ratio first, then bytes per second, seconds and memory."""
+def format_ratios(shares: Sequence[float]) -> str:
+    """Return the median and the range of ratios."""
+    return f"{median(shares):.3g} ({min(shares):.3g} to {max(shares):.3g})"
+
+
+def show(title: str, rounds: Rounds, of: str, size: int | None) -> None:
+    """Print a table: time and CPU as ratios first, then bytes per second (if all read
+    the same bytes), seconds and memory."""
     print(
-        f"\n{title}\n\n| | time, of `{of}` | GB/s | seconds | peak MiB |\n|---|---|---|---|---|"
+        f"\n{title}\n\n| | time, of `{of}` | CPU with imports, of `{of}` | GB/s | seconds | peak MiB |"
+        "\n|---|---|---|---|---|---|"
     )
     for name, results in rounds.items():
-        seconds, peak = (
-            median(one.seconds for one in results),
-            max(one.peak for one in results),
-        )
-        rate, share = size / 1e9 / seconds, ratio(rounds, name, of)
+        pairs = list(zip(results, rounds[of], strict=True))
+        times = format_ratios([one.seconds / other.seconds for one, other in pairs])
+        loads = format_ratios([one.cpu / other.cpu for one, other in pairs])
+        seconds = median(one.seconds for one in results)
+        rate = "" if size is None else f"{size / 1e9 / seconds:.3g}"
+        peak = max(one.peak for one in results)
         print(
-            f"| {name} | {share:.3g} | {rate:.3g} | {seconds:.3g} | {peak / MIB:.0f} |",
+            f"| {name} | {times} | {loads} | {rate} | {seconds:.3g} | {peak / MIB:.0f} |",
             flush=True,
         )
 
 
 @dataclass(frozen=True)
 class Data:
-    """The input files: written if missing, of full size times `scale`."""
+    """The input files: written if missing, of full size times `scale`; and the trees
+    whose packages read them, by name."""
 
     folder: Path
     scale: float
     repetitions: int
+    trees: Mapping[str, Path] = field(default_factory=lambda: {OURS: ROOT})
 
     def __call__(self, kind: str, size: float, name: str = "") -> tuple[Path, int]:
         """Return a file or folder of one kind with its size in bytes, after reading it
@@ -216,17 +243,17 @@ def searches(
 
 
 def small(data: Data) -> Outcome:
-    """Many small logs: finding and reading, whole sessions, and a second session."""
+    """Many small logs: finding and reading, whole sessions, and a second session; and
+    other dialects."""
     parts = [data("small", 5000, f"small{number}") for number in range(4)]
     first, size = parts[0]
     loops = {
         "loop": _loop(first),
         "every field, and nothing else": _loop(today.LEAST, first),
     }
-    rounds = in_turns(
-        {OURS: reading("tree", first), **loops, **searches(first)}, data.repetitions
-    )
-    for name in loops:
+    readers = _readers(data, "tree", first)
+    rounds = in_turns({**readers, **loops, **searches(first)}, data.repetitions)
+    for name in (*readers, *loops):
         _check_same(rounds, OURS, name)
     count = int(rounds[OURS][0].said["logs"])
     show(
@@ -242,6 +269,30 @@ def small(data: Data) -> Outcome:
     )
     yield from _sessions(data, [path for path, _ in parts], count, size)
     yield from _second(data, first, size)
+    for dialect in today.PATTERNS:
+        _show_dialect(data, dialect)
+
+
+def _readers(
+    data: Data, how: str, path: Path, before: Sequence[str] = (), more: str = ""
+) -> Contenders:
+    """Return the commands that read with each tree."""
+    return {
+        f"{name}{more}": reading(how, path, before=before, tree=tree)
+        for name, tree in data.trees.items()
+    }
+
+
+def _show_dialect(data: Data, dialect: str) -> None:
+    """Print the time of finding and reading small logs of a dialect."""
+    path, size = data(f"small-{dialect}", 1000)
+    readers = _readers(data, "tree", path)
+    contenders = {**readers, "loop": _loop(f"--dialect={dialect}", path)}
+    rounds = in_turns(contenders, data.repetitions)
+    for name in contenders:
+        _check_same(rounds, OURS, name)
+    count = int(rounds[OURS][0].said["logs"])
+    show(f"{count} logs of {dialect}: finding and reading", rounds, "loop", size)
 
 
 def _loop(*arguments: Path | str) -> Callable[[], Measured]:
@@ -260,6 +311,11 @@ def _sessions(data: Data, folders: Sequence[Path], count: int, size: int) -> Out
     contenders = {
         "grep and awk": shell(today.PIPELINE, folders[0]),
         "session": session(folders[0]),
+        **{
+            f"session, {name}": session(folders[0], tree=tree)
+            for name, tree in data.trees.items()
+            if name != OURS
+        },
         "session, twice as many logs": session(*folders[:2]),
         "session, 4 times": session(*folders),
     }
@@ -313,8 +369,8 @@ def large(data: Data) -> Outcome:
     """One large log with few steps, on one processor and on all."""
     path, size = data("large", 2 * GIB)
     contenders = {
-        OURS: reading("one", path),
-        f"{OURS}, one processor": reading("one", path, before=ONE_CPU),
+        **_readers(data, "one", path),
+        **_readers(data, "one", path, ONE_CPU, ", one processor"),
         LEAST: reading("least", path),
         f"{LEAST}, one processor": reading("least", path, before=ONE_CPU),
         **searches(path),
@@ -386,11 +442,28 @@ def many(data: Data) -> Outcome:
     yield _memory("large logs", rounds[OURS], rounds["idle"])
 
 
+def crowd(data: Data) -> Outcome:
+    """20,000 and 100,000 small logs: the memory of a session beside an empty one."""
+    empty = "empty session"
+    contenders, counts = {empty: session()}, {}
+    for whole in (20_000, 100_000):
+        path, _ = data("small", whole)
+        counts[path.name] = round(whole * data.scale)
+        contenders[path.name] = session(path)
+    rounds = in_turns(contenders, data.repetitions)
+    show("sessions of many runs", rounds, empty, None)
+    for name, count in counts.items():
+        extra = max(one.peak for one in rounds[name]) - rounds[empty][0].peak
+        print(f"\n{name}: {extra / MIB:.0f} MiB, {extra / 1e3 / count:.3g} kB a run")
+    yield from ()
+
+
 CASES: dict[str, Callable[[Data], Outcome]] = {
     "small": small,
     "large": large,
     "trace": trace,
     "many": many,
+    "crowd": crowd,
 }
 
 
@@ -426,11 +499,19 @@ def main() -> int:
         metavar="N",
         help="rounds of each table (default: 5)",
     )
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        action="append",
+        default=[],
+        help="a commit to measure too in the cases small and large (repeatable)",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = (options.folder or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        data = Data(folder, options.scale, options.repetitions)
+        trees = prepare_trees(options.against, Path(name))
+        data = Data(folder, options.scale, options.repetitions, trees)
         promises = [promise for case in options.cases for promise in CASES[case](data)]
     print("\n| promised | measured | at most | |\n|---|---|---|---|")
     for text, value, most in promises:

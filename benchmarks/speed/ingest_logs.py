@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -17,10 +18,12 @@ from generator import lines, write_run
 from generator.__main__ import shipped
 
 START = datetime(2025, 6, 1, 2, tzinfo=UTC)
+SPAN = timedelta(days=480)
 STEPS = 50
 TRACED_STEPS = 5
 MANY_SIZE = 20_000_000
 BODY_LINES = 20_000
+PREAMBLE_LINES = 25
 
 MODULES = (
     "mlp.linear_fc1",
@@ -72,21 +75,63 @@ ORDINARY: tuple[Line, ...] = (
 thousand."""
 
 
-def small(folder: Path, count: int) -> None:
-    """Write that many runs of 50 steps: all documented configurations of NeMo 2, day
-    after day."""
-    baselines = [one for one in shipped().values() if one.dialect == "nemo2"]
+def small(folder: Path, count: int, dialect: str = "nemo2") -> None:
+    """Write that many runs of 50 steps: all documented configurations of a dialect, day
+    after day (more often if the last day would lie in the future)."""
+    baselines = [one for one in shipped().values() if one.dialect == dialect]
+    apart = min(timedelta(days=1), SPAN / -(-count // len(baselines)))
     for number in range(count):
         day, position = divmod(number, len(baselines))
-        started = START + timedelta(days=day, minutes=position)
-        factor = 1 + 0.003 * ((number * 7919) % 13 - 6) / 6
+        started = START + apart * day + timedelta(minutes=position)
         write_run(
             folder,
             baselines[position],
             started=started,
             job_id=str(1_000_000 + number),
-            factor=factor,
+            factor=_vary(number),
+            steps=STEPS,
         )
+
+
+def megatron(folder: Path, count: int) -> None:
+    """Write that many logs of 50 steps of Megatron, with other lines before them.
+
+    No documented configuration prints its throughput there.
+    """
+    for number in range(count):
+        random, moment = Random(number), START + timedelta(minutes=number)
+        texts = [random.choice(ORDINARY)(random) for _ in range(PREAMBLE_LINES)]
+        for step in range(1, STEPS + 1):
+            seconds = _vary(number) * random.uniform(7.2, 7.4)
+            moment += timedelta(seconds=seconds)
+            line = lines.megatron_line(
+                moment,
+                step,
+                STEPS,
+                seconds,
+                batch=128,
+                tflops=4450 / seconds,
+                loss=12.0 - step / STEPS,
+            )
+            texts.append(line)
+        name = f"log-account.pretrain_{1_000_000 + number}_0.out"
+        path = folder / f"nightly_{number}" / name
+        path.parent.mkdir(parents=True)
+        path.write_text("\n".join([*texts, ""]), encoding="utf-8")
+
+
+def _vary(number: int) -> float:
+    """Return the factor of a run's step times: at most 0.3 % from 1."""
+    return 1 + 0.003 * ((number * 7919) % 13 - 6) / 6
+
+
+SMALL: dict[str, Callable[[Path, int], None]] = {
+    "nemo2": small,
+    "nemo1": partial(small, dialect="nemo1"),
+    "maxtext": partial(small, dialect="maxtext"),
+    "megatron": megatron,
+}
+"""How small runs of a dialect are written."""
 
 
 def large(path: Path, size: int) -> None:
@@ -173,6 +218,7 @@ def _body(random: Random) -> bytes:
 
 KINDS: dict[str, Callable[[Path, int], None]] = {
     "small": small,
+    **{f"small-{dialect}": write for dialect, write in SMALL.items()},
     "large": large,
     "many": many,
     "trace": trace,

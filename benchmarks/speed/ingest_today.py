@@ -1,6 +1,6 @@
 """Today's alternatives, without this project: shell tools, and a loop in Python.
 
-    python benchmarks/speed/ingest_today.py FOLDER
+    python benchmarks/speed/ingest_today.py [--least] [--dialect NAME] FOLDER
 
 Runs the loop over all logs of a folder. With --least it reads the fields of each step
 and nothing else, close to the fastest possible in Python.
@@ -8,10 +8,10 @@ and nothing else, close to the fastest possible in Python.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
-import sys
 import time
 from pathlib import Path
 
@@ -34,22 +34,46 @@ grep ' opCount ' "$1" | awk '{ count[$5]++; elements[$5] += $13 }
 """
 """Operations of a trace by type, and how many elements they had."""
 
-STEP = re.compile(r"global_step: (\d+)")
-SECONDS = re.compile(r"train_step_timing in s: (\S+)")
-TFLOPS = re.compile(r"TFLOPS_per_GPU: (\S+)")
+PATTERNS = {
+    "nemo2": (
+        r"global_step: (\d+)",
+        r"train_step_timing in s: (\S+)",
+        r"TFLOPS_per_GPU: (\S+)",
+    ),
+    "nemo1": (
+        r"global_step=(\d+)",
+        r"train_step_timing in s=([\d.]+)",
+        r"reduced_train_loss=([\d.]+)",
+    ),
+    "maxtext": (
+        r"completed step: (\d+)",
+        r"seconds: ([\d.]+)",
+        r"TFLOP/s/device: ([\d.]+)",
+    ),
+    "megatron": (
+        r"iteration +(\d+)/",
+        r"elapsed time per iteration \(ms\): ([\d.]+)",
+        r"throughput per GPU \(TFLOP/s/GPU\): ([\d.]+)",
+    ),
+}
+"""Patterns of a step's number, its time (Megatron: in milliseconds) and its TFLOP/s
+(NeMo 1: its loss), by dialect."""
 
 
-def read(path: Path) -> list[tuple[int, float, float]]:
-    """Return step, seconds and TFLOP/s of each step of a log."""
-    found = []
+def read(path: Path, dialect: str = "nemo2") -> list[tuple[int, float, float]]:
+    """Return the three numbers of each step of a log, as `PATTERNS` finds them."""
+    number, time_of_step, value = map(re.compile, PATTERNS[dialect])
+    found: list[tuple[int, float, float]] = []
     with path.open(encoding="utf-8", errors="replace") as log:
         for line in log:
             step, seconds, tflops = (
-                STEP.search(line),
-                SECONDS.search(line),
-                TFLOPS.search(line),
+                number.search(line),
+                time_of_step.search(line),
+                value.search(line),
             )
             if step and seconds:
+                if found and found[-1][0] == int(step[1]):
+                    found.pop()  # NeMo 1 prints each step twice
                 found.append(
                     (
                         int(step[1]),
@@ -77,10 +101,14 @@ def read_least(path: str) -> list[list[float]]:
 
 def main() -> None:
     """Read all logs in the folders; print the time and the number of steps."""
-    least = LEAST in sys.argv
-    folders = [argument for argument in sys.argv[1:] if argument != LEAST]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(LEAST, action="store_true")
+    parser.add_argument("--dialect", choices=PATTERNS, default="nemo2")
+    parser.add_argument("folders", nargs="+")
+    options = parser.parse_args()
+    folders = options.folders
     begin = time.perf_counter()
-    if least:
+    if options.least:
         paths = [
             f"{place}/{name}"
             for folder in folders
@@ -90,7 +118,7 @@ def main() -> None:
         logs = [len(read_least(path)[0]) for path in paths if path.endswith(".out")]
     else:
         logs = [
-            len(read(path))
+            len(read(path, options.dialect))
             for folder in folders
             for path in Path(folder).rglob("log-*.out")
         ]

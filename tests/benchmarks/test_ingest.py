@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+from source_trees import OURS, ROOT, check_package, prepare_trees
 from speed import ingest_logs, ingest_today
-from speed.ingest import measured, reading, searches, shell
+from speed.ingest import Measured, measured, reading, searches, session, shell, show
 
 from pytest_llmbench.logs.log_reader import read_log
 
@@ -80,6 +81,57 @@ def test_generated_logs_of_different_jobs_have_different_step_times(
     ingest_logs.many(tmp_path, 3)
     logs = [read_log(path) for path in tmp_path.rglob("log-*.out")]
     assert len({tuple(log.segments[0].steps.seconds) for log in logs}) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dialect", ingest_logs.SMALL)
+def test_python_loop_finds_the_steps_of_every_dialect(
+    dialect: str, tmp_path: Path
+) -> None:
+    ingest_logs.SMALL[dialect](tmp_path, 2)
+    for path in tmp_path.rglob("log-*.out"):
+        segments = read_log(path).segments
+        seconds = [second for part in segments for second in part.steps.seconds]
+        unit = 1000 if dialect == "megatron" else 1
+        rows = ingest_today.read(path, dialect)
+        assert [row[1] / unit for row in rows] == pytest.approx(seconds)
+        assert all(row[2] > 0 for row in rows[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs the repository")
+def test_other_commit_reads_and_judges_with_its_own_package(
+    logs: Path, tmp_path: Path
+) -> None:
+    trees = prepare_trees(["HEAD"], tmp_path)
+    assert list(trees) == [OURS, "HEAD"]
+    tree = trees["HEAD"]
+    runs = [reading("tree", logs, tree=tree), session(logs, tree=tree)]
+    said, _ = (run().said for run in runs)
+    assert (said["logs"], said["steps"]) == (3, 150)
+    (tree / "pytest_llmbench" / "__init__.py").write_text("raise SystemExit(7)")
+    for run in runs:
+        with pytest.raises(RuntimeError, match="ended with"):
+            run()
+    assert reading("tree", logs)().said["logs"] == 3
+
+
+def test_tree_of_a_package_imported_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="was imported instead of the package of"):
+        check_package(ROOT / "pytest_llmbench" / "__init__.py", tmp_path)
+
+
+def test_table_shows_medians_and_ranges_of_ratios(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    times = {"loop": (2.0, 1.0, 4.0), "HEAD": (2.0, 3.0, 8.0)}
+    rounds = {
+        name: [Measured(one, 2 * one, 1 << 20, {}) for one in column]
+        for name, column in times.items()
+    }
+    show("title", rounds, "loop", 10**9)
+    text = capsys.readouterr().out
+    assert "| HEAD | 2 (1 to 3) | 2 (1 to 3) | 0.333 | 3 | 1 |" in text
 
 
 def test_trace_operations_are_counted_by_type(tmp_path: Path) -> None:
