@@ -94,7 +94,7 @@ def read_stamps(
     stamps alike.
     """
     if kind is None:
-        formats = map(_find_format, prefixes)
+        formats = map(find_format, prefixes)
         kind = next((index for index in formats if index is not None), None)
     if kind is None:
         return [NAN] * len(prefixes), None
@@ -106,7 +106,7 @@ def read_stamps(
     return stamps, kind
 
 
-def _find_format(prefix: bytes) -> int | None:
+def find_format(prefix: bytes) -> int | None:
     """Return the index in STAMPS of the format of a text's time stamp, or None."""
     if b":" not in prefix:
         return None
@@ -189,6 +189,25 @@ def mark_long_gaps(passed: Floats, seconds: Floats) -> Flags:
     """
     long: Flags = passed > LONG * seconds + LONG_SECONDS
     return long
+
+
+# Seconds. A larger timestamp is a date and time, a smaller one the time since the run
+# started.
+LONGEST_RUN = 1e8
+
+
+def keep_one_clock(stamps: Floats) -> Floats:
+    """Replace the timestamps of the less frequent clock by NaN.
+
+    Progress bars have the elapsed time, records next to them the time of day.
+    """
+    is_time_of_day = stamps > LONGEST_RUN
+    count = np.count_nonzero(np.isfinite(stamps))
+    count_of_day = np.count_nonzero(is_time_of_day)
+    if count_of_day in (0, count):
+        return stamps
+    is_rarer = is_time_of_day if 2 * count_of_day < count else ~is_time_of_day
+    return np.where(is_rarer, NAN, stamps)
 
 
 def collect_column(
@@ -588,10 +607,47 @@ def _set_time(
     """
     steps = record.step - step
     unit = max(record.resolution, other_unit)
-    seconds = _round_difference(record.stamp - stamp, unit) / steps
-    if not 0 < seconds < math.inf:
-        return record._replace(mean_of=steps, seconds=NAN, resolution=0.0)
-    return record._replace(seconds=seconds, resolution=unit / steps, mean_of=steps)
+    seconds, resolution = _divide_time(record.stamp - stamp, steps, unit)
+    return record._replace(mean_of=steps, seconds=seconds, resolution=resolution)
+
+
+def _divide_time(difference: float, steps: int, unit: float) -> tuple[float, float]:
+    """Return the time per step and its resolution, (NaN, 0) if it is impossible.
+
+    `difference` is that of two clocks, `unit` one unit in their last digit.
+    """
+    seconds = _round_difference(difference, unit) / steps
+    return (seconds, unit / steps) if 0 < seconds < math.inf else (NAN, 0.0)
+
+
+class ClockTimes(NamedTuple):
+    """The times of one attempt's steps, by columns; fields as in `StepRecord`."""
+
+    seconds: list[float]
+    resolution: list[float]
+    mean_of: list[int]
+
+
+def time_columns(
+    steps: Sequence[int], stamps: Sequence[float], unit: float
+) -> ClockTimes | None:
+    """Compute the times of one attempt's steps, like `time_steps`.
+
+    The resolution of all stamps is `unit`. Returns None if a stamp is missing, or if
+    the clock may have been set.
+    """
+    passed = [after - before for before, after in pairwise(stamps)]
+    gaps = [after - before for before, after in pairwise(steps)]
+    if not all(0 <= seconds < HOUR - SLACK for seconds in passed):
+        return None
+    times = [_divide_time(*row, unit) for row in zip(passed, gaps, strict=True)]
+    usual_gap = sorted(gaps)[len(gaps) // 2] if gaps else 0
+    first_mean = (min(steps[0], usual_gap) or 1) if gaps else 1
+    return ClockTimes(
+        seconds=[NAN, *(seconds for seconds, _ in times)],
+        resolution=[0.0, *(resolution for _, resolution in times)],
+        mean_of=[first_mean, *gaps],
+    )
 
 
 def _round_difference(difference: float, unit: float) -> float:

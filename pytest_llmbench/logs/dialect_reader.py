@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
-from itertools import pairwise
-from operator import ge, sub
+from itertools import pairwise, repeat
+from operator import gt, lt, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pytest_llmbench.core.log_records import Steps
-from pytest_llmbench.logs.clock import find_pauses, mark_long_gaps
+from pytest_llmbench.logs.clock import (
+    find_format,
+    find_pauses,
+    keep_one_clock,
+    mark_long_gaps,
+    read_stamps,
+)
 from pytest_llmbench.logs.dialect_table import DIALECTS, Dialect
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
+    HOLE,
     NAN,
     NOT_FINITE,
     RecordOrigin,
@@ -35,7 +43,7 @@ from pytest_llmbench.logs.step_records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pytest_llmbench.core.log_records import Flags, Integers
+    from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 Records = Sequence[StepRecord]
 
@@ -163,7 +171,10 @@ class StepColumns(NamedTuple):
     targets: Numbers | None = None
     skipped: Numbers | None = None
     samples: Numbers | None = None
+    step_tokens: Numbers | None = None
     stamp: Numbers | None = None
+    # False if the records print no times, but only stamps
+    finds_pauses: bool = True
     loss_digits: int = 0
     # the first index, and the index after the last
     asynchronous: tuple[int, int] = (0, 0)
@@ -189,49 +200,70 @@ class RecordLines(NamedTuple):
     """The records of a log, each on its own line, in order."""
 
     text: bytes  # of the whole log
-    offsets: Sequence[int]  # of the records
+    begins: Sequence[int]  # offsets of the beginnings of their lines
+    offsets: Sequence[int]  # of their markers
     stops: Sequence[int]  # of the ends of their lines
-
-    def select(self, rows: Sequence[int]) -> RecordLines:
-        """Return only the records with these indices."""
-        offsets = [self.offsets[row] for row in rows]
-        stops = [self.stops[row] for row in rows]
-        return RecordLines(self.text, offsets, stops)
+    prefixes: Sequence[bytes]  # the texts before the records in their lines
+    companions: Sequence[int] = ()  # offsets of the companion markers
 
 
 UniformSegments = tuple[UniformSegment, ...]
 
-# Reads the records at these offsets (text, offsets, stops), each on its own line.
-# Returns None if their layouts differ.
-ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
+# Reads all records of an attempt. Returns None if their layouts differ.
+ColumnReader = Callable[[RecordLines], StepColumns | None]
+
+# Bytes between the beginning of a record and its inner marker, at most.
+INNER_REACH = 400
 
 
 def locate_lines(
-    text: bytes, markers: Sequence[tuple[int, bool]]
+    text: bytes, markers: Sequence[tuple[int, bytes]], dialect: Dialect
 ) -> RecordLines | None:
     """Locate the lines of the records of a whole log.
 
-    `markers` are (offset, is_inner); an inner marker is inside a record. Returns None
-    if the records have to be read one by one: if the last line is incomplete, two
-    records share a line, a record is longer than the context that is read, or an inner
-    marker is outside a record.
+    `markers` are the (offset, marker) matches of the dialect. Returns None if the
+    records have to be read one by one: if the last line is incomplete, two markers
+    share a line, a record or its prefix is longer than the context that is read, or an
+    inner marker is missing or outside a record.
     """
-    offsets: list[int] = []
-    stops: list[int] = []
-    for offset, is_inner in markers:
-        if is_inner:
-            if not stops or offset > stops[-1]:
-                return None
-            continue
-        if stops and offset < stops[-1]:
+    inner, companions = [], []
+    offsets = [offset for offset, _ in markers]
+    if dialect.inner_markers or dialect.companion_markers:
+        others = {*dialect.inner_markers, *dialect.companion_markers}
+        offsets = [offset for offset, marker in markers if marker not in others]
+        inner, companions = (
+            [offset for offset, marker in markers if marker in kind]
+            for kind in (dialect.inner_markers, dialect.companion_markers)
+        )
+    stops = [text.find(b"\n", offset) for offset in offsets]
+    if not stops or stops[-1] < 0 or any(map(gt, stops, offsets[1:])):
+        return None
+    begins = [text.rfind(b"\n", 0, offset) + 1 for offset in offsets]
+    heads = offsets
+    if dialect.opening:
+        opening = dialect.opening
+        heads = list(map(text.rfind, repeat(opening), begins, offsets))
+    if (
+        min(heads) < 0
+        or max(map(sub, offsets, begins)) >= REACH_BACK
+        or max(map(sub, stops, offsets)) >= REACH
+        or any(text.find(sign, begins[0], stops[-1]) >= 0 for sign in (b"\r", HOLE))
+    ):
+        return None
+    if dialect.inner_markers and not (
+        len(inner) == len(offsets)
+        and all(map(lt, offsets, inner))
+        and all(map(lt, inner, stops))
+        and max(map(sub, inner, offsets)) < INNER_REACH
+    ):
+        return None
+    if companions:
+        other_stops = {text.find(b"\n", offset) for offset in companions}
+        has_own_lines = len(other_stops) == len(companions)
+        if not has_own_lines or not other_stops.isdisjoint({-1, *stops}):
             return None
-        offsets.append(offset)
-        stops.append(text.find(b"\n", offset))
-    if not stops or stops[-1] < 0 or b"\r" in text:
-        return None
-    if max(map(sub, stops, offsets)) >= REACH:
-        return None
-    return RecordLines(text, offsets, stops)
+    prefixes = [text[begin:head] for begin, head in zip(begins, heads, strict=True)]
+    return RecordLines(text, begins, offsets, stops, prefixes, companions)
 
 
 def read_segments(
@@ -245,21 +277,62 @@ def read_segments(
     Each start between two records begins a new segment. Returns None if the records
     have to be read one by one, for example if new steps follow an end.
     """
-    count = len(lines.offsets)
-    first_rows = {bisect_left(lines.offsets, start) for start in starts}
+    stamps = _read_line_stamps(lines.prefixes)
     segments: list[UniformSegment] = []
-    for begin, end in pairwise(sorted({0, count, *first_rows})):
+    for rows, part in _split_lines(lines, starts):
         before = segments[-1] if segments else None
-        segment = _read_segment(reader, lines.select(range(begin, end)), ends, before)
+        segment = _read_segment(reader, part, stamps[rows], ends, before)
         if segment is None or (before and before.rank != segment.rank):
             return None
         segments.append(segment)
     return tuple(segments)
 
 
+def _split_lines(
+    lines: RecordLines, starts: Sequence[int]
+) -> Iterator[tuple[slice, RecordLines]]:
+    """Yield the rows and the lines of each attempt."""
+    if not starts and not lines.companions:  # most logs
+        yield slice(None), lines
+        return
+    text, begins, offsets, stops, prefixes, companions = lines
+    # the first row of each attempt, and the last start before it
+    start_of_row = {bisect_left(offsets, start): start for start in starts}
+    start_of_row = {0: 0} | start_of_row | {len(offsets): len(text)}
+    for begin, end in pairwise(sorted(start_of_row)):
+        rows = slice(begin, end)
+        first, stop = (
+            bisect_left(companions, start_of_row[row]) for row in (begin, end)
+        )
+        if begin == 0:
+            first = 0
+        yield (
+            rows,
+            RecordLines(
+                text,
+                begins[rows],
+                offsets[rows],
+                stops[rows],
+                prefixes[rows],
+                companions[first:stop],
+            ),
+        )
+
+
+def _read_line_stamps(prefixes: Sequence[bytes]) -> Floats:
+    """Return the time stamps before the records of a log, NaN for missing ones."""
+    kinds = map(find_format, dict.fromkeys(prefixes))
+    kind = next((kind for kind in kinds if kind is not None), None)
+    if kind is None:
+        return _fill(len(prefixes), NAN)
+    stamps, _ = read_stamps(prefixes, kind)
+    return np.array(stamps)
+
+
 def _read_segment(
     reader: ColumnReader,
     lines: RecordLines,
+    line_stamps: Floats,
     ends: Sequence[int],
     before: UniformSegment | None,
 ) -> UniformSegment | None:
@@ -267,61 +340,89 @@ def _read_segment(
 
     Returns None if its records are not alike.
     """
-    text, offsets, stops = lines
-    columns = reader(text, offsets, stops)
-    if columns is None or any(map(ge, columns.step, columns.step[1:])):
-        return None  # several layouts, or step numbers that do not ascend
-    rank = _read_rank(text, offsets, stamped=columns.stamp is not None)
-    if rank is None:
+    rank = _read_rank(lines.prefixes)
+    columns = None if rank is None else reader(lines)
+    if rank is None or columns is None:
+        return None  # several ranks or layouts
+    if not ascends(columns.step):
         return None
-    kept_rows = columns.kept if columns.kept is not None else range(len(offsets))
-    kept = lines if columns.kept is None else lines.select(kept_rows)
-    if any(kept.offsets[0] < end < kept.offsets[-1] for end in ends):
+    offsets, stops = lines.offsets, lines.stops
+    if columns.kept is not None:
+        line_stamps = line_stamps[columns.kept]
+        offsets = [offsets[row] for row in columns.kept]
+        stops = [stops[row] for row in columns.kept]
+    if any(offsets[0] < end < offsets[-1] for end in ends):
         return None  # training ended before the last step
-    numbers = _number_lines(text, offsets, stops)
-    repeated = columns.repeated and columns.repeated._replace(
-        first=numbers[columns.repeated.first]
-    )
-    paused = _find_pauses(columns, kept, before)
-    kept_numbers = [numbers[row] for row in kept_rows]
+    stamped = _add_stamps(columns, line_stamps)
+    if stamped is None:
+        return None
+    numbers = _number_lines(lines.text, lines.offsets, lines.stops)
+    kept_numbers = numbers
+    if columns.kept is not None:
+        kept_numbers = [numbers[row] for row in columns.kept]
+    paused = _find_pauses(stamped, lines.text, offsets, stops, before)
     return UniformSegment(
-        _build_steps(columns, kept_numbers, paused),
+        _build_steps(stamped, kept_numbers, paused),
         rank,
         columns.total,
-        begin=(kept.offsets[0], kept_numbers[0]),
-        end=(offsets[-1], numbers[-1]),
-        repeated=repeated,
+        begin=(offsets[0], kept_numbers[0]),
+        end=(lines.offsets[-1], numbers[-1]),
+        repeated=columns.repeated
+        and columns.repeated._replace(first=numbers[columns.repeated.first]),
         loss_digits=columns.loss_digits,
-        stop=kept.stops[-1],
+        stop=stops[-1],
     )
+
+
+def _add_stamps(columns: StepColumns, line_stamps: Floats) -> StepColumns | None:
+    """Add the time stamps of the lines if the dialect reads none.
+
+    Returns None if only some records have a stamp, or if a stamp is before a record
+    with an impossible time, which is not used.
+    """
+    if not columns.finds_pauses:
+        return columns
+    stamps = line_stamps if columns.stamp is None else np.array(columns.stamp)
+    missing = np.count_nonzero(np.isnan(stamps))
+    if columns.stamp is None and missing == len(stamps):
+        return columns
+    has_possible_times = 0 < min(columns.seconds) <= max(columns.seconds) < math.inf
+    if missing or not has_possible_times:
+        return None
+    return columns._replace(stamp=keep_one_clock(stamps).tolist())
 
 
 def _find_pauses(
-    columns: StepColumns, lines: RecordLines, before: UniformSegment | None
+    columns: StepColumns,
+    text: bytes,
+    offsets: Sequence[int],
+    stops: Sequence[int],
+    before: UniformSegment | None,
 ) -> Integers:
     """Return the kinds of the announced pauses before each step, 0 for none.
 
-    `before` is the attempt before, whose last step precedes the first one. A pause
-    counts only if the gap before the step is longer than the steps take.
+    `offsets` and `stops` are those of the steps, `before` is the attempt before, whose
+    last step precedes the first one. A pause counts only if the gap before the step is
+    longer than the steps take.
     """
-    if columns.stamp is None:
+    if columns.stamp is None or not columns.finds_pauses:
         return _fill(len(columns.step), 0)
-    steps, stamps, stops = [*columns.step], [*columns.stamp], [*lines.stops]
+    steps, stamps, seconds = columns.step, columns.stamp, columns.seconds[1:]
     first_row = 1  # the first record after a gap
     if before:
-        steps.insert(0, int(before.steps.index[-1]))
-        stamps.insert(0, float(before.steps.stamp[-1]))
-        stops.insert(0, before.stop)
+        steps = [int(before.steps.index[-1]), *steps]
+        stamps = [float(before.steps.stamp[-1]), *stamps]
+        stops = [before.stop, *stops]
+        seconds = columns.seconds
         first_row = 0
     paused = np.zeros(len(columns.step), dtype=np.int64)
-    seconds = np.array(columns.seconds[first_row:])
-    step_seconds = np.maximum(1, np.diff(steps)) * seconds
+    step_seconds = np.maximum(1, np.diff(steps)) * np.array(seconds)
     is_long = mark_long_gaps(np.diff(stamps), step_seconds)
     for gap in np.flatnonzero(is_long).tolist():
         # The announcement is between the lines of the two records.
         row = gap + first_row
-        line_begin = find_line_begin(lines.text, stops[gap], lines.offsets[row])
-        paused[row] = find_pauses(lines.text, stops[gap], line_begin)
+        line_begin = find_line_begin(text, stops[gap], offsets[row])
+        paused[row] = find_pauses(text, stops[gap], line_begin)
     return paused
 
 
@@ -459,31 +560,39 @@ def list_names(fields: Sequence[bytes], assign: bytes) -> tuple[bytes, ...]:
     return names if len(set(names)) == len(fields) else ()
 
 
+def ascends(steps: Sequence[int]) -> bool:
+    """True if each step number is larger than the one before."""
+    return all(map(lt, steps, steps[1:]))
+
+
 def match_rows(
-    layout: re.Pattern[bytes], text: bytes, offsets: Sequence[int], stops: Sequence[int]
+    layout: re.Pattern[bytes], lines: RecordLines
 ) -> list[tuple[bytes, ...]] | None:
-    """Return the groups of a layout at each offset.
+    """Return the groups of a layout in each line.
 
-    Returns None if a record has another layout. `text` contains the literal beginning
-    of the layout only at `offsets`.
+    Returns None if a record has another layout. The layout matches within one line, and
+    contains the marker of the record.
     """
-    rows: list[tuple[bytes, ...]] = layout.findall(text, offsets[0], stops[-1] + 1)
-    return rows if len(rows) == len(offsets) else None
+    begin, stop = lines.begins[0], lines.stops[-1] + 1
+    rows: list[tuple[bytes, ...]] = layout.findall(lines.text, begin, stop)
+    return rows if len(rows) == len(lines.offsets) else None
 
 
-def _read_rank(text: bytes, offsets: Sequence[int], *, stamped: bool) -> str | None:
+# Every prefix with a rank label matches this without its digits.
+LABEL_FORM = re.compile(rb"\A[ \t\r]*: |/ |\[(?:rank|default)\]|pid=")
+
+
+def _read_rank(prefixes: Sequence[bytes]) -> str | None:
     """Return the rank label of all records, None if they differ.
 
-    If the time stamps of the records were read (`stamped`), the texts before the
-    records may differ in their digits.
+    The prefixes, which may contain time stamps, may only differ in their digits.
     """
-    prefixes = {text[text.rfind(b"\n", 0, offset) + 1 : offset] for offset in offsets}
-    if max(map(len, prefixes)) >= REACH_BACK:
+    form, *other_forms = {prefix.translate(None, DIGITS) for prefix in prefixes}
+    if other_forms:
         return None
-    forms = {prefix.translate(None, DIGITS) for prefix in prefixes}
-    if len(forms if stamped else prefixes) > 1:
-        return None
-    labels = {read_labels(prefix) for prefix in prefixes}
+    if not LABEL_FORM.search(form):
+        return ""
+    labels = set(map(read_labels, set(prefixes)))
     return labels.pop() if len(labels) == 1 else None
 
 

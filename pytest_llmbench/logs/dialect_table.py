@@ -7,7 +7,8 @@ may define a dialect by a regular expression.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec import Struct
@@ -28,11 +29,23 @@ class Dialect(Struct, frozen=True):
     A log is searched for the markers of all dialects at once.
     """
 
+    heads: Mapping[bytes, bytes] = field(default_factory=dict)
+    """Regular expressions that records match at a marker, by marker.
+
+    Only for markers that also occur in other lines of many logs.
+    """
+
     inner_markers: tuple[bytes, ...] = ()
     """The markers that a complete record contains after its beginning.
 
     Such a marker begins a record only if the beginning of the record was lost.
     """
+
+    companion_markers: tuple[bytes, ...] = ()
+    """The markers of lines that complete the records of other lines."""
+
+    opening: bytes = b""
+    """The text with which a record begins, if the marker does not begin it."""
 
     starts: tuple[bytes, ...] = ()
     """Texts that a starting process prints: later steps belong to a new attempt."""
@@ -91,6 +104,8 @@ DIALECTS = {
     "nemo1": Dialect(
         first_step=0,
         markers=(b"Epoch ", b"DLL "),
+        # not "Epoch 0, global step 99: 'reduced_train_loss' reached 8.83520"
+        heads={b"Epoch ": rb"Epoch (?:\d{1,9}:[: ]*\d{1,3}%|[\d: ]*\x1b)"},
         starts=NEMO_STARTS,
         ends=NEMO_ENDS,
         exact_zero=True,
@@ -116,7 +131,10 @@ DIALECTS = {
         first_step=1,
         # two blanks: the steps of NeMo 2 contain the word with one
         markers=(b"iteration  ", b"iteration (", b"Step Time : "),
+        # not "saved checkpoint from iteration      99 to /results"
+        heads={b"iteration  ": rb"iteration {2,9}\d{1,15}/"},
         inner_markers=(b"iteration (",),
+        companion_markers=(b"Step Time : ",),
         starts=(
             # Megatron prints more dashes
             b"-------------------- arguments --------------------",
@@ -133,6 +151,7 @@ DIALECTS = {
     "torchtitan": Dialect(
         first_step=1,
         markers=(b"tps: ",),
+        opening=b"step: ",
         starts=(
             b"Trainer is initialized with local batch size ",
             b"Training starts at step ",

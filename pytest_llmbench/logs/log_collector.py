@@ -46,6 +46,11 @@ if TYPE_CHECKING:
 STEP_MARKERS = {
     marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers
 }
+RECORD_HEADS = {
+    marker: re.compile(head)
+    for dialect in DIALECTS.values()
+    for marker, head in dialect.heads.items()
+}
 PROCESS_MARKERS = frozenset(
     marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends
 )
@@ -336,31 +341,26 @@ class LogCollector:
         Returns the matches that are left to read: all of them if the steps differ.
         """
         markers = {marker for _, marker in matches}
-        names = {STEP_MARKERS[marker] for marker in markers if marker in STEP_MARKERS}
-        # Not for several dialects, a trace, or dialects that baseline files define.
-        if (
-            len(names) != 1
-            or not markers.isdisjoint(recognisers.TRACE.by_marker)
-            or not markers.isdisjoint(self._markers)
+        # Not for a trace, or dialects that baseline files define.
+        if not (
+            markers.isdisjoint(recognisers.TRACE.by_marker)
+            and markers.isdisjoint(self._markers)
         ):
+            return matches
+        steps, others = _find_step_markers(chunk.text, matches)
+        names = {STEP_MARKERS[marker] for marker in {marker for _, marker in steps}}
+        if len(names) != 1:
             return matches
         name = names.pop()
         reader = load_reader(name)
         if reader.read_columns is None:
             return matches
         dialect = reader.dialect
-        boundaries = [
-            (offset, marker) for offset, marker in matches if marker in PROCESS_MARKERS
-        ]
-        starts = [offset for offset, marker in boundaries if marker in dialect.starts]
-        ends = [offset for offset, marker in boundaries if marker in dialect.ends]
-        is_inner = dialect.inner_markers.__contains__
-        steps = [
-            (offset, is_inner(marker))
-            for offset, marker in matches
-            if marker in STEP_MARKERS
-        ]
-        lines = dialect_reader.locate_lines(chunk.text, steps)
+        lines = dialect_reader.locate_lines(chunk.text, steps, dialect)
+        starts, ends = (
+            [offset for offset, marker in matches if marker in kind]
+            for kind in (dialect.starts, dialect.ends)
+        )
         parts = lines and dialect_reader.read_segments(
             reader.read_columns, lines, starts, ends
         )
@@ -372,15 +372,14 @@ class LogCollector:
             records.tally.add(
                 DropReason.REPEATED, repeat.first, repeat.text, repeat.times
             )
+        step_offsets = {offset for offset, _ in steps}
         for offset, marker in matches:
-            if marker in STEP_MARKERS:
+            if offset in step_offsets:
                 self._preamble.close(offset)
             elif marker in PREAMBLE_TEXTS:
                 self._preamble.reopen(offset)
         self._preamble.lock()
-        return [
-            (offset, marker) for offset, marker in matches if marker not in STEP_MARKERS
-        ]
+        return others
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
@@ -588,6 +587,23 @@ class LogCollector:
             self._by_dialect[name] = DialectRecords(load_reader(name))
         if self._by_dialect[name].add(hit, rank):
             self._preamble.close(hit.start)
+
+
+def _find_step_markers(
+    text: bytes, matches: Sequence[tuple[int, bytes]]
+) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """Divide (offset, marker) matches into those that may begin steps, and others."""
+    steps = [match for match in matches if match[1] in STEP_MARKERS]
+    others = [match for match in matches if match[1] not in STEP_MARKERS]
+    if RECORD_HEADS.keys().isdisjoint(marker for _, marker in steps):
+        return steps, others
+    kept = [
+        (offset, marker)
+        for offset, marker in steps
+        if marker not in RECORD_HEADS or RECORD_HEADS[marker].match(text, offset)
+    ]
+    dropped = set(steps).difference(kept)
+    return kept, sorted([*others, *dropped]) if dropped else others
 
 
 def _is_timed(record: StepRecord) -> bool:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import DropReason, Quote, Segment, Steps
-from pytest_llmbench.logs.clock import LineClocks, collect_column
+from pytest_llmbench.logs.clock import LineClocks, collect_column, keep_one_clock
 from pytest_llmbench.logs.dialect_reader import DialectReader, UniformSegments
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
@@ -47,10 +47,6 @@ MOST_ATTEMPTS = 50_000
 LATE_STEPS = 2
 
 GET_LINE = itemgetter(RecordOrigin._fields.index("line"))
-
-# Seconds. A larger timestamp is a date and time, a smaller one the time since the run
-# started.
-LONGEST_RUN = 1e8
 
 # Columns of optional values, NaN if missing.
 MAY_LACK = ("loss", "grad_norm")
@@ -483,7 +479,7 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
         asynchronous=collect_column(rows, "asynchronous", np.bool_),
         has_loss=has_loss,
         has_grad_norm=has_grad_norm,
-        stamp=_keep_one_clock(_read_stamps(rows, clocks)),
+        stamp=keep_one_clock(_read_stamps(rows, clocks)),
         since=_collect_since(rows),
         paused=_mark_pauses(rows, clocks),
         loss=loss,
@@ -544,17 +540,3 @@ def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
             [clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64
         )
     return paused
-
-
-def _keep_one_clock(stamps: Floats) -> Floats:
-    """Replace the timestamps of the less frequent clock by NaN.
-
-    Progress bars have the elapsed time, records next to them the time of day.
-    """
-    is_time_of_day = stamps > LONGEST_RUN
-    count = np.count_nonzero(np.isfinite(stamps))
-    count_of_day = np.count_nonzero(is_time_of_day)
-    if count_of_day in (0, count):
-        return stamps
-    is_rarer = is_time_of_day if 2 * count_of_day < count else ~is_time_of_day
-    return np.where(is_rarer, NAN, stamps)

@@ -5,7 +5,10 @@ Columns are only read if all records have the same layout.
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
+from generator.lines import step_time_line, torchtitan_line
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.exact_comparison import to_comparable
@@ -58,6 +61,32 @@ def iterations(
     return "".join(lines)
 
 
+def titan(begin: int, end: int, prefix: str = "[titan]", colours: bool = True) -> str:
+    """Return torchtitan's lines of the steps `begin` to `end`, one each 1.5 s."""
+    lines = []
+    for step in range(begin, end + 1):
+        time = datetime(2026, 11, 24, 10) + timedelta(seconds=1.5 * step)  # noqa: DTZ001
+        line = torchtitan_line(
+            time,
+            step,
+            loss=10 - step / 8,
+            tokens_per_second=5110.0,
+            tflops=299.8,
+            colours=colours,
+        )
+        lines.append(line.replace("[titan]", prefix) + "\n")
+    return "".join(lines)
+
+
+def bridge(end: int) -> str:
+    """Return the two lines of each step up to `end` of Megatron-Bridge."""
+    pairs = [
+        f"{iterations(step, step, STAMPED)}{step_time_line(1.5 + step / 1e4, 5.1)}\n"
+        for step in range(1, end + 1)
+    ]
+    return "".join(pairs)
+
+
 STAMPED = " [2026-11-24 {}] "
 MEGATRON_START = "time to initialize megatron (seconds): 21.4\n"
 
@@ -95,7 +124,43 @@ UNIFORM = {
     "megatron with averages": iterations(1, 9).replace(
         " | learning", "/1501.0 | learning"
     ),
+    "megatron with consumed tokens": "".join(
+        iterations(step, step, more=f"consumed tokens: {step * 16384:12} | ")
+        for step in range(1, 12)
+    ),
+    "megatron with the text of another rank after a record": iterations(1, 9).replace(
+        "iterations:   0 |\n", "iterations:   0 |[default3]:\n", 1
+    ),
+    "megatron with lines of saved checkpoints": iterations(1, 9, STAMPED)
+    + "  successfully saved checkpoint from iteration       9 to /ckpt\n"
+    + iterations(10, 12, STAMPED),
+    "megatron with step times": bridge(9),
+    "gpt-neox": iterations(1, 9, " samples/sec: 13.930 | "),
+    "gpt-neox with approximate flops": iterations(
+        1, 9, " samples/sec: 13.930 | ", more="approx flops per GPU: 37.3TFLOPS | "
+    ),
+    "torchtitan": titan(1, 20),
+    "torchtitan without colours": titan(1, 20, colours=False),
+    "torchtitan, every fifth step": "".join(
+        titan(step, step) for step in (1, *range(5, 41, 5))
+    ),
+    "torchtitan with a rank": titan(1, 9, "[rank0]:[titan]"),
+    "torchtitan in two attempts": titan(1, 9)
+    + "Training starts at step 5\n"
+    + titan(5, 20),
+    "torchtitan with equal time stamps": titan(1, 2).replace(":01,500", ":03,000")
+    + titan(3, 9),
     "maxtext": "Config param steps: 30\n" + maxtext_run(0, 29),
+    "maxtext with time stamps": "".join(
+        f"I1127 09:58:{step:02}.508358 140360008055680 metric_logger.py:265] "
+        + maxtext_run(step, step)
+        for step in range(30)
+    ),
+    "nemo2, one step with a time stamp": "2026-11-24 10:00:01 " + nemo2(0),
+    "nemo2 with a validation and checkpoints": nemo2_run(0, 9)
+    + "Successfully saved checkpoint from iteration       9 to /ckpt\n"
+    + "Epoch 0, global step 9: 'reduced_train_loss' reached 8.83520\n"
+    + nemo2_run(10, 12).replace("\n", " | val_loss: 9.014\n"),
 }
 MIXED = {
     "a repeated step": nemo2_run(0, 9) + nemo2_run(9, 12),
@@ -126,9 +191,30 @@ MIXED = {
         iterations(step, step, rank) for step in (8, 9, 10) for rank in ("3: ", "4: ")
     ),
     "megatron, a line without a stamp": iterations(1, 9, STAMPED) + iterations(10, 12),
-    "megatron with step times": iterations(1, 3)
+    "megatron with a repeated step": iterations(1, 9) + iterations(9, 12),
+    "megatron with a step time too many": bridge(3)
     + "Step Time : 1.50s GPU utilization: 5.0MODEL_TFLOP/s/GPU\n",
-    "gpt-neox": iterations(1, 9, " samples/sec: 13.930 | "),
+    "megatron with other step times": bridge(9).replace("Time : 1.50", "Time : 1.70"),
+    "megatron with stamped step times": bridge(9).replace(
+        "Step", "2026-11-24 10:00:01 Step"
+    ),
+    "megatron with a time field after a record": iterations(1, 9).replace(
+        "0 |\n", "0 | elapsed time per iteration (ms): 5\n", 1
+    ),
+    "torchtitan with a validation": titan(1, 9)
+    + titan(9, 9).replace("step:", "validate step:")
+    + titan(10, 20),
+    "torchtitan with a repeated step": titan(1, 9) + titan(9, 12),
+    "torchtitan, a line without a stamp": titan(1, 9)
+    + titan(10, 12).replace("2026", "26"),
+    "torchtitan of two ranks": titan(1, 9, "[rank0]:") + titan(10, 12, "[rank1]:"),
+    "torchtitan with a clock that was set": titan(1, 9)
+    + titan(10, 20).replace(" 10:", " 11:"),
+    "torchtitan with a digit before the stamp": titan(1, 9).replace(" 2026", " 12026"),
+    "maxtext, some lines with time stamps": maxtext_run(0, 9)
+    + f"I1127 09:58:20.508358 140360 metric_logger.py:265] {maxtext_run(10, 10)}",
+    "nemo2 with a failed validation": nemo2_run(0, 9)
+    + nemo2(10).replace("\n", " | val_loss: nan\n"),
     "another dialect": nemo2_run(0, 9) + maxtext_run(10, 12),
 }
 

@@ -17,6 +17,7 @@ from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
+    RecordLines,
     StepColumns,
     count_most_digits,
     list_names,
@@ -138,20 +139,19 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
     return [record for record in records if record.mean_of]
 
 
-def read_columns(
-    text: bytes, offsets: Sequence[int], stops: Sequence[int]
-) -> StepColumns | None:
+def read_columns(lines: RecordLines) -> StepColumns | None:
     """Read the steps at these offsets, each on its own line.
 
     Returns None if a record has another layout than the first, or is incomplete, and if
     the first record follows a batch ramp-up.
     """
+    text, offsets, stops = lines.text, lines.offsets, lines.stops
     # The first two fields, step and seconds, are in the head of the layout.
     fields = text[offsets[0] : stops[0]].split(b", ")[2:]
     names = list_names(fields, b": ")
     if not names or text.endswith(RAMP_UP, 0, offsets[0]):
         return None
-    rows = match_rows(_compile_layout(names), text, offsets, stops)
+    rows = match_rows(_compile_layout(names), lines)
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)

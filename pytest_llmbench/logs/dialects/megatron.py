@@ -19,8 +19,12 @@ from itertools import pairwise
 from operator import ge
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.logs.clock import find_format
 from pytest_llmbench.logs.dialect_reader import (
+    INNER_REACH,
+    RecordLines,
     StepColumns,
+    ascends,
     count_most_digits,
     match_rows,
     parse_numbers,
@@ -54,8 +58,6 @@ ELAPSED = b"elapsed time per iteration ("
 TIME_FIELD = re.compile(rb"iteration \(m?s\): *\d")
 BEFORE_TIME_FIELD = b"elapsed time per "
 HEAD_BEGIN = re.compile(rb"iteration {2,9}\d")
-# Maximum bytes between the head of a record and its time.
-HEAD_REACH = 400
 
 # "[2025-04-11 14:48:45] " or "[2026-01-01 00:00:00.123456] " right before a record
 STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)\] *\Z")
@@ -105,6 +107,9 @@ NUMBERS = frozenset(
         *TOKENS,
     }
 )
+
+# The fields that are read by columns.
+READ = NUMBERS | EXTRA | {APPROXIMATE}
 
 # The step number of a record that prints none.
 UNNUMBERED = 0
@@ -194,7 +199,7 @@ def _is_headless(text: bytes, start: int, stop: int) -> bool:
         BEFORE_TIME_FIELD, 0, start
     ):
         return False
-    before = text[max(0, start - HEAD_REACH) : start]
+    before = text[max(0, start - INNER_REACH) : start]
     heads = [match.start() for match in HEAD_BEGIN.finditer(before)]
     if not heads:
         return True
@@ -369,72 +374,129 @@ FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?"
 
 NO_ORIGIN = RecordOrigin(0, 0, "")
 
-# Records with these fields are read one by one.
-NOT_IN_COLUMNS = frozenset({APPROXIMATE, CONSUMED_TOKENS})
 
-
-def read_columns(
-    text: bytes, offsets: Sequence[int], stops: Sequence[int]
-) -> StepColumns | None:
-    """Read the iteration lines at these offsets.
+def read_columns(lines: RecordLines) -> StepColumns | None:
+    """Read the iteration lines of an attempt, with their step times.
 
     Returns None if a line has another layout than the first, or is incomplete; if a
-    number is not finite, a step was skipped, or only some lines have a time stamp.
+    number is not finite, a step was skipped, or only some lines have a time stamp; or
+    if the step times do not match the iteration lines.
     """
+    text, offsets, stops = lines.text, lines.offsets, lines.stops
     names = _list_names(text[offsets[0] : stops[0]])
-    if names is None or HOLE in text[offsets[0] : stops[-1]]:
-        return None
-    rows = match_rows(_compile_layout(names), text, offsets, stops)
-    if rows is None:
+    rows = match_rows(_compile_layout(names), lines) if names else None
+    if names is None or rows is None:
         return None
     printed_steps, totals, *columns = zip(*rows, strict=True)
-    read_names = [name for name in names if name in NUMBERS or name in EXTRA]
-    printed = dict(zip(read_names, columns, strict=True))
+    printed = dict(zip(filter(READ.__contains__, names), columns, strict=True))
     steps = list(map(int, printed_steps))
     times = _read_times(printed)
-    stamps = [_read_stamp(text, offset) for offset in offsets]
+    stamps = [_read_stamp(prefix, len(prefix)) for prefix in lines.prefixes]
     has_stamps = not math.isnan(stamps[0])
+    if text.endswith(BAR, 0, offsets[0]):
+        rates = list(map(RATE_BEFORE.search, lines.prefixes))
+        if None in rates:
+            return None
+        printed.setdefault(SAMPLES_RATE, tuple(rate[1] for rate in rates if rate))
     if (
         times is None
         or steps[0] == UNNUMBERED
         or any(map(ge, steps, steps[1:]))  # for example several ranks
+        or not ascends(steps)
         or len(set(totals)) > 1
         or any(map(float, {*printed[NOT_NUMBERS], *printed.get(SKIPPED, ())}))
         or any(math.isnan(stamp) is has_stamps for stamp in stamps)
-        or any(text.endswith(BAR, 0, offset) for offset in offsets)  # RATE_BEFORE
     ):
         return None
     seconds, resolution = times
+    tflops = _read_column(printed, *TFLOPS)
+    if APPROXIMATE in printed:
+        tflops = list(
+            map(_read_approximate_tflops, map(bytes.strip, printed[APPROXIMATE]))
+        )
+    if lines.companions:
+        paired_tflops = _read_step_times(lines, seconds, resolution)
+        if paired_tflops is None:
+            return None
+        tflops = paired_tflops if tflops is None else tflops
     first_records = [
         StepRecord(NO_ORIGIN, step, time, stamp=stamp)
         for step, time, stamp in zip(steps[:2], seconds, stamps, strict=False)
     ]
-
-    def read(*field_names: bytes) -> Sequence[float] | None:
-        """Return the first of these fields that is printed, or None."""
-        for name in field_names:
-            if name in printed:
-                return parse_numbers(printed[name])
-        return None
-
     return StepColumns(
         steps,
         seconds,
         resolution,
         int(totals[0]) or None,
-        loss=read(*LOSSES),
-        grad_norm=read(NORM),
-        tflops=read(*TFLOPS),
-        tokens=read(*TOKENS),
-        batch=read(BATCH),
-        rate=read(RATE),
-        consumed=read(CONSUMED),
-        skipped=read(SKIPPED),
-        samples=read(SAMPLES_RATE),
+        loss=_read_column(printed, *LOSSES),
+        grad_norm=_read_column(printed, NORM),
+        tflops=tflops,
+        tokens=_read_column(printed, *TOKENS),
+        batch=_read_column(printed, BATCH),
+        rate=_read_column(printed, RATE),
+        consumed=_read_column(printed, CONSUMED),
+        skipped=_read_column(printed, SKIPPED),
+        samples=_read_column(printed, SAMPLES_RATE),
+        step_tokens=_read_step_tokens(printed, steps),
         stamp=stamps if has_stamps else None,
         loss_digits=max(count_most_digits(printed.get(name)) for name in LOSSES),
         mean_of=_count_means(first_records, steps),
     )
+
+
+def _read_column(
+    printed: Mapping[bytes, Sequence[bytes]], *names: bytes
+) -> Sequence[float] | None:
+    """Return the numbers of the first of these fields that is printed, or None."""
+    for name in names:
+        if name in printed:
+            return parse_numbers(printed[name])
+    return None
+
+
+def _read_step_tokens(
+    printed: Mapping[bytes, Sequence[bytes]], steps: Sequence[int]
+) -> list[float] | None:
+    """Return the tokens of each step, None if the records print no tokens."""
+    if CONSUMED_TOKENS not in printed:
+        return None
+    records = [
+        StepRecord(
+            NO_ORIGIN, step, consumed_tokens=(float(tokens), count_digits(tokens))
+        )
+        for step, tokens in zip(steps, printed[CONSUMED_TOKENS], strict=True)
+    ]
+    return [record.step_tokens for record in count_step_tokens(records)]
+
+
+def _read_step_times(
+    lines: RecordLines, seconds: Sequence[float], resolution: Sequence[float]
+) -> list[float] | None:
+    """Return the TFLOP/s of the step times of an attempt.
+
+    Returns None unless each iteration line has a step time, which is the same time.
+    """
+    text = lines.text
+    begins = [text.rfind(b"\n", 0, offset) + 1 for offset in lines.companions]
+    prefixes = {
+        text[begin:offset]
+        for begin, offset in zip(begins, lines.companions, strict=True)
+    }
+    has_stamp = any(find_format(prefix) is not None for prefix in prefixes)
+    matches = [STEP_TIME.match(text, offset) for offset in lines.companions]
+    if has_stamp or len(matches) != len(seconds):
+        return None
+    tflops = []
+    for match, time, unit in zip(matches, seconds, resolution, strict=True):
+        if match is None or not match[1][-1:].isdigit():
+            return None
+        step_time = float(match[1])
+        if step_time <= 0 or not _is_same_time(
+            time, step_time, unit + get_printed_unit(match[1])
+        ):
+            return None
+        tflops.append(float(match[2]))
+    return tflops
 
 
 def _list_names(line: bytes) -> tuple[bytes, ...] | None:
@@ -451,7 +513,6 @@ def _list_names(line: bytes) -> tuple[bytes, ...] | None:
         NOT_NUMBERS not in names
         or (MILLISECONDS in names) == (SECONDS in names)
         or len(set(names)) < len(names)
-        or not NOT_IN_COLUMNS.isdisjoint(names)
         or not all(map(NAME.fullmatch, names))
     ):
         return None
@@ -467,14 +528,16 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """
     fields = []
     for name in names:
-        if name in NUMBERS or name in EXTRA:
+        if name == APPROXIMATE:
+            value = rb"([^|\r\n]*+)"
+        elif name in READ:
             value = rb" *+(%b)(?:/[^/|\s][^/|\r\n]*)? *+" % FINITE
         elif name.endswith(b"loss"):
             value = rb" *+%b(?:/[^/|\s][^/|\r\n]*)? *+" % FINITE
         else:
             value = rb"[^|\r\n]*+"
         fields.append(rb" *+%b *+:%b\|" % (re.escape(name), value))
-    return re.compile(HEAD.pattern + b"".join(fields) + rb" *+\n")
+    return re.compile(HEAD.pattern + b"".join(fields) + rb"[^|\r\n]*+\n")
 
 
 def _read_times(
@@ -614,9 +677,15 @@ def _find_partners(records: Sequence[StepRecord]) -> dict[int, int]:
 
 def _is_same_number(record: StepRecord, other: StepRecord) -> bool:
     """True if two times are the same number, rounded to different digits."""
+    return _is_same_time(
+        record.seconds, other.seconds, record.resolution + other.resolution
+    )
+
+
+def _is_same_time(seconds: float, other: float, units: float) -> bool:
+    """True if two times are the same number, rounded to units with the sum `units`."""
     # Rounding changes each time by at most half a unit of its last digit.
-    most_difference = 0.51 * (record.resolution + other.resolution)
-    return abs(record.seconds - other.seconds) <= most_difference
+    return abs(seconds - other) <= 0.51 * units
 
 
 def _join_pair(

@@ -20,6 +20,7 @@ from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
+    RecordLines,
     Repeated,
     StepColumns,
     count_most_digits,
@@ -122,15 +123,14 @@ def read_step(
     return _read_uncoloured(text, start, end, origin)
 
 
-def read_columns(
-    text: bytes, offsets: Sequence[int], stops: Sequence[int]
-) -> StepColumns | None:
+def read_columns(lines: RecordLines) -> StepColumns | None:
     """Read the bars at these offsets, each on its own line.
 
     A bar that repeats a step with equal values is left out, and so is a bar without
     values. Returns None if a bar has another layout or another total, if a validation
     failed, or if the last bar has no values.
     """
+    text, offsets, stops = lines.text, lines.offsets, lines.stops
     last_bar = BAR.match(text, offsets[-1])
     fields = last_bar[4].split(b", ") if last_bar else []
     names = list_names([field for field in fields if b"=" in field], b"=")
@@ -138,7 +138,7 @@ def read_columns(
         return None
     if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
         return None
-    rows = match_rows(_compile_layout(names), text, offsets, stops)
+    rows = match_rows(_compile_layout(names), lines)
     if rows is None:
         return None
     # A row begins with the epoch, count and total of the bar.
@@ -214,7 +214,10 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
 
     Matches `Epoch 0: : 100%|███| 50/50 [23:22<00:00, v_num=0, lr=1e-4, ...]`.
     """
-    fields = b", ".join(LAYOUT_FIELDS.describe(names, b"=", rb"[^,\]\r\n\x00]*+"))
+    described = LAYOUT_FIELDS.describe(names, b"=", rb"[^,\]\r\n\x00]*+")
+    fields = b", ".join(described)
+    if names[-1] == VALIDATION:  # missing before the first validation
+        fields = b"%b(?:, %b)?" % (b", ".join(described[:-1]), described[-1])
     remaining = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
     return re.compile(BAR_BEGIN + remaining)
 

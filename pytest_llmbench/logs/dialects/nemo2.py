@@ -14,6 +14,7 @@ from operator import sub
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
+    RecordLines,
     StepColumns,
     count_most_digits,
     list_names,
@@ -150,22 +151,23 @@ def _read_uncoloured(
     )
 
 
-def read_columns(
-    text: bytes, offsets: Sequence[int], stops: Sequence[int]
-) -> StepColumns | None:
+def read_columns(lines: RecordLines) -> StepColumns | None:
     """Read the steps at these offsets, each on its own line.
 
     Returns None if a record has another layout, or is incomplete. The first step does
     not print `consumed_samples`, the last field of the other steps.
     """
+    text, offsets, stops = lines.text, lines.offsets, lines.stops
     second = min(1, len(offsets) - 1)  # or the only one
     _head, *fields = text[offsets[second] : stops[second]].split(b" | ")
     names = list_names(fields, b": ")
     if not {TIME, STEP_NAME} <= set(names):
         return None
-    if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
+    if text.find(VALIDATION, offsets[0], stops[-1]) >= 0 and BAD_VALIDATION.search(
+        text, offsets[0], stops[-1]
+    ):
         return None
-    rows = match_rows(_compile_layout(names), text, offsets, stops)
+    rows = match_rows(_compile_layout(names), lines)
     # The first step lacks the last field.
     ends_with_number = not READ.isdisjoint(names[-2:])
     if rows is None or (ends_with_number and _is_truncated(text, offsets, stops)):
@@ -226,11 +228,14 @@ def _lacks_last(
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return the pattern of a record with these fields.
 
-    The last field is optional unless it is read. Matches, for example, `Training epoch
-    0, iteration 49/49 | global_step: 49 | train_step_timing in s: 12.39`.
+    The last field is optional unless it is read. The loss of a validation may follow.
+    Matches, for example, `Training epoch 0, iteration 49/49 | global_step: 49 |
+    train_step_timing in s: 12.39`.
     """
     *fields, last = FIELDS.describe(names, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
+    if VALIDATION not in names:
+        ending += rb"(?: \| %b: %b)?" % (VALIDATION, OTHER)
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
 
 

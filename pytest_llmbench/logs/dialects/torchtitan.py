@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason, PauseKind
 from pytest_llmbench.logs import clock
+from pytest_llmbench.logs.dialect_reader import (
+    FieldTable,
+    PrintedField,
+    RecordLines,
+    StepColumns,
+    ascends,
+    count_most_digits,
+    match_rows,
+)
 from pytest_llmbench.logs.printed_times import read_timestamp
 from pytest_llmbench.logs.scan import REACH_BACK, find_line_begin
 from pytest_llmbench.logs.step_records import (
@@ -51,6 +61,14 @@ CUT_RATES = re.compile(rb"tps: \d[\d,]*  (?:tflops|mfu): ")
 
 RATES_LENGTH = 256
 
+# --- of a line that is read by columns
+RATE_NAMES = (b"tps", b"tflops", b"mfu")
+NAME = re.compile(rb"([A-Za-z]\w{0,39}): ")
+CODES = rb"(?:\x1b\[[\d;]{0,20}+m){0,3}+"
+MFU = rb"mfu: (?:[\d,]{1,24}\.\d\d%|N/A)"
+# no colour code before the stamp: a digit may precede the code
+STAMP_FIELDS = rb"(20(?<![\dm]20)\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - "
+
 # "2025-06-11 05:14:49,562 - root - INFO - ", right before a step
 STAMP = re.compile(
     rb"(?<!\d)(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - \Z"
@@ -60,6 +78,27 @@ STAMP = re.compile(
 STAMP_UNIT = 0.001
 
 GIB = 2**30
+
+
+def _parse_number(text: bytes) -> float:
+    return float(text.replace(b",", b""))
+
+
+def _parse_memory(text: bytes) -> float:
+    """Return the memory in bytes, from `28.18GiB(89.87%)`."""
+    return float(text.partition(b"GiB")[0]) * GIB
+
+
+FINITE = rb"-?\d{1,18}\.\d{1,9}"
+FIELDS = FieldTable(
+    PrintedField(b"loss", "loss", FINITE),
+    PrintedField(b"grad_norm", "grad_norm", FINITE),
+    PrintedField(
+        b"memory", "memory", rb"\d{1,9}\.\d\dGiB\(\d{1,9}\.\d\d%\)", _parse_memory
+    ),
+    PrintedField(b"tps", "tokens", rb"\d[\d,]{0,23}", _parse_number),
+    PrintedField(b"tflops", "tflops", rb"\d[\d,]{0,23}\.\d\d", _parse_number),
+)
 
 
 def read_step(
@@ -104,6 +143,62 @@ def read_step(
         # peak of the memory reserved by the allocator
         memory=float(memory[1]) * GIB if memory else NAN,
         stamp=_read_stamp(before[:step_start]),
+    )
+
+
+def read_columns(lines: RecordLines) -> StepColumns | None:
+    """Read the steps of an attempt.
+
+    Returns None if a record has another layout than the first, or is incomplete; if it
+    is a validation, or if a time stamp is missing.
+    """
+    first_line = lines.text[lines.begins[0] : lines.stops[0]]
+    _, _, record = COLOUR.sub(b"", first_line).rpartition(STEP)
+    # "  2  loss:  5.97670  memory: 28.18GiB(89.87%)  tps: 2,110  tflops: 1.20  mfu: N/A"
+    names = tuple(NAME.findall(record))
+    layout = _compile_layout(names)
+    rows = match_rows(layout, lines) if layout else None
+    if rows is None:
+        return None
+    printed_stamps, printed_steps, *columns = zip(*rows, strict=True)
+    printed = FIELDS.name_columns(names, columns)
+    steps = list(map(int, printed_steps))
+    stamps = list(map(read_timestamp, printed_stamps))
+    times = clock.time_columns(steps, stamps, STAMP_UNIT) if ascends(steps) else None
+    if times is None:
+        return None
+    return StepColumns(
+        steps,
+        stamp=stamps,
+        finds_pauses=False,
+        loss_digits=count_most_digits(printed[b"loss"]),
+        **times._asdict(),
+        **FIELDS.parse_columns(printed),
+    )
+
+
+@cache
+def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
+    """Return the pattern of a record with these fields, after its time stamp.
+
+    Colour codes may precede each field. Returns None if the rates are not the last
+    fields, or if another required field is missing.
+    """
+    body = names[: -2 if names[-2:] == RATE_NAMES[::2] else -3]
+    if (
+        names[len(body) :] not in (RATE_NAMES, RATE_NAMES[::2])
+        or not {b"loss", b"memory"} <= set(body)
+        or len(set(names)) < len(names)
+    ):
+        return None
+    fields = [
+        *FIELDS.describe(body, rb": {1,19}", rb"[^\s\[=]{1,99}"),
+        *FIELDS.describe(names[len(body) : -1], b": ", b""),
+    ]
+    printed = b"".join(field + b"  " + CODES for field in fields)
+    return re.compile(
+        rb"%b%bstep: {1,9}(\d{1,15})  %b%b%b"
+        % (STAMP_FIELDS, CODES, CODES, printed, MFU)
     )
 
 
@@ -198,10 +293,6 @@ def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
         and MEMORY.fullmatch(values.get(b"memory", b""))
     )
     return values if is_complete else None
-
-
-def _parse_number(text: bytes) -> float:
-    return float(text.replace(b",", b""))
 
 
 def _read_stamp(before: bytes) -> float:
