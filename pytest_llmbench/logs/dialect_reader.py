@@ -160,6 +160,7 @@ class StepColumns(NamedTuple):
     seconds: Numbers
     resolution: Numbers
     total: int | None = None
+    rank: str = ""
     loss: Numbers | None = None
     grad_norm: Numbers | None = None
     tflops: Numbers | None = None
@@ -277,12 +278,19 @@ def read_segments(
     Each start between two records begins a new segment. Returns None if the records
     have to be read one by one, for example if new steps follow an end.
     """
-    stamps = _read_line_stamps(lines.prefixes)
+
+    @cache
+    def get_line_stamps() -> Floats:
+        return _read_line_stamps(lines.prefixes)
+
     segments: list[UniformSegment] = []
     for rows, part in _split_lines(lines, starts):
         before = segments[-1] if segments else None
-        segment = _read_segment(reader, part, stamps[rows], ends, before)
-        if segment is None or (before and before.rank != segment.rank):
+        columns = _read_columns(reader, part)
+        if columns and columns.stamp is None and columns.finds_pauses:
+            columns = _add_line_stamps(columns, get_line_stamps()[rows])
+        segment = columns and _build_segment(columns, part, ends, before)
+        if not segment or (before and before.rank != segment.rank):
             return None
         segments.append(segment)
     return tuple(segments)
@@ -329,41 +337,48 @@ def _read_line_stamps(prefixes: Sequence[bytes]) -> Floats:
     return np.array(stamps)
 
 
-def _read_segment(
-    reader: ColumnReader,
-    lines: RecordLines,
-    line_stamps: Floats,
-    ends: Sequence[int],
-    before: UniformSegment | None,
-) -> UniformSegment | None:
-    """Read one attempt by columns; `before` is the attempt before it.
+def _read_columns(reader: ColumnReader, lines: RecordLines) -> StepColumns | None:
+    """Read the columns of one attempt.
 
-    Returns None if its records are not alike.
+    Returns None if its records are not alike, or if its steps do not ascend.
     """
     rank = _read_rank(lines.prefixes)
     columns = None if rank is None else reader(lines)
-    if rank is None or columns is None:
-        return None  # several ranks or layouts
-    if not ascends(columns.step):
+    if rank is None or columns is None or not ascends(columns.step):
         return None
+    return columns._replace(rank=rank)
+
+
+def _build_segment(
+    columns: StepColumns,
+    lines: RecordLines,
+    ends: Sequence[int],
+    before: UniformSegment | None,
+) -> UniformSegment | None:
+    """Build one attempt; `before` is the attempt before it.
+
+    Returns None if training ended before the last step, or if only some steps have a
+    time stamp or a possible time.
+    """
     offsets, stops = lines.offsets, lines.stops
     if columns.kept is not None:
-        line_stamps = line_stamps[columns.kept]
         offsets = [offsets[row] for row in columns.kept]
         stops = [stops[row] for row in columns.kept]
     if any(offsets[0] < end < offsets[-1] for end in ends):
-        return None  # training ended before the last step
-    stamped = _add_stamps(columns, line_stamps)
-    if stamped is None:
         return None
+    if columns.stamp is not None and columns.finds_pauses:
+        has_stamps = not any(map(math.isnan, columns.stamp))
+        has_times = 0 < min(columns.seconds) <= max(columns.seconds) < math.inf
+        if not (has_stamps and has_times):
+            return None
     numbers = _number_lines(lines.text, lines.offsets, lines.stops)
     kept_numbers = numbers
     if columns.kept is not None:
         kept_numbers = [numbers[row] for row in columns.kept]
-    paused = _find_pauses(stamped, lines.text, offsets, stops, before)
+    paused = _find_pauses(columns, lines.text, offsets, stops, before)
     return UniformSegment(
-        _build_steps(stamped, kept_numbers, paused),
-        rank,
+        _build_steps(columns, kept_numbers, paused),
+        columns.rank,
         columns.total,
         begin=(offsets[0], kept_numbers[0]),
         end=(lines.offsets[-1], numbers[-1]),
@@ -374,21 +389,12 @@ def _read_segment(
     )
 
 
-def _add_stamps(columns: StepColumns, line_stamps: Floats) -> StepColumns | None:
-    """Add the time stamps of the lines if the dialect reads none.
-
-    Returns None if only some records have a stamp, or if a stamp is before a record
-    with an impossible time, which is not used.
-    """
-    if not columns.finds_pauses:
+def _add_line_stamps(columns: StepColumns, stamps: Floats) -> StepColumns:
+    """Add the time stamps before the records, if there are any."""
+    if columns.kept is not None:
+        stamps = stamps[columns.kept]
+    if np.isnan(stamps).all():
         return columns
-    stamps = line_stamps if columns.stamp is None else np.array(columns.stamp)
-    missing = np.count_nonzero(np.isnan(stamps))
-    if columns.stamp is None and missing == len(stamps):
-        return columns
-    has_possible_times = 0 < min(columns.seconds) <= max(columns.seconds) < math.inf
-    if missing or not has_possible_times:
-        return None
     return columns._replace(stamp=keep_one_clock(stamps).tolist())
 
 

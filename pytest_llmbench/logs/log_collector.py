@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import defaultdict
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -85,6 +87,7 @@ PREAMBLE_TEXTS = frozenset(
         ),
     )
 )
+GET_MARKER = itemgetter(1)  # of an (offset, marker) match
 NO_DIALECT = Dialect(first_step=0, markers=())
 
 
@@ -340,7 +343,7 @@ class LogCollector:
 
         Returns the matches that are left to read: all of them if the steps differ.
         """
-        markers = {marker for _, marker in matches}
+        markers = set(map(GET_MARKER, matches))
         # Not for a trace, or dialects that baseline files define.
         if not (
             markers.isdisjoint(recognisers.TRACE.by_marker)
@@ -348,7 +351,7 @@ class LogCollector:
         ):
             return matches
         steps, others = _find_step_markers(chunk.text, matches)
-        names = {STEP_MARKERS[marker] for marker in {marker for _, marker in steps}}
+        names = {STEP_MARKERS[marker] for marker in set(map(GET_MARKER, steps))}
         if len(names) != 1:
             return matches
         name = names.pop()
@@ -372,14 +375,26 @@ class LogCollector:
             records.tally.add(
                 DropReason.REPEATED, repeat.first, repeat.text, repeat.times
             )
-        step_offsets = {offset for offset, _ in steps}
-        for offset, marker in matches:
-            if offset in step_offsets:
-                self._preamble.close(offset)
-            elif marker in PREAMBLE_TEXTS:
-                self._preamble.reopen(offset)
+        self._close_preambles([offset for offset, _ in steps], others)
         self._preamble.lock()
         return others
+
+    def _close_preambles(
+        self, steps: Sequence[int], others: Iterable[tuple[int, bytes]]
+    ) -> None:
+        """End the preamble of each process at its first step.
+
+        `steps` are the offsets of all steps, `others` the other matches.
+        """
+        end = steps[0]
+        self._preamble.close(end)
+        for offset, marker in others:
+            if marker in PREAMBLE_TEXTS and offset > end:
+                self._preamble.reopen(offset)
+                row = bisect(steps, offset)
+                if row < len(steps):
+                    end = steps[row]
+                    self._preamble.close(end)
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
@@ -594,16 +609,21 @@ def _find_step_markers(
 ) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
     """Divide (offset, marker) matches into those that may begin steps, and others."""
     steps = [match for match in matches if match[1] in STEP_MARKERS]
-    others = [match for match in matches if match[1] not in STEP_MARKERS]
-    if RECORD_HEADS.keys().isdisjoint(marker for _, marker in steps):
+    others = (
+        [match for match in matches if match[1] not in STEP_MARKERS]
+        if len(steps) < len(matches)
+        else []
+    )
+    if RECORD_HEADS.keys().isdisjoint(map(GET_MARKER, steps)):
         return steps, others
     kept = [
         (offset, marker)
         for offset, marker in steps
         if marker not in RECORD_HEADS or RECORD_HEADS[marker].match(text, offset)
     ]
-    dropped = set(steps).difference(kept)
-    return kept, sorted([*others, *dropped]) if dropped else others
+    if len(kept) == len(steps):
+        return steps, others
+    return kept, sorted({*matches}.difference(kept))
 
 
 def _is_timed(record: StepRecord) -> bool:

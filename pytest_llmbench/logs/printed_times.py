@@ -15,6 +15,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import DropReason, Quote
 from pytest_llmbench.logs.dialect_table import RATE, UNITS
@@ -348,6 +350,27 @@ def read_timestamp(text: bytes) -> float:
     except ValueError:
         return NAN
     return stamp.replace(tzinfo=UTC).timestamp()
+
+
+# Microseconds up to this number are exact as a float.
+MOST_EXACT = 1 << 53
+
+
+def read_timestamps(printed: Sequence[bytes]) -> list[float]:
+    """Read ISO dates and times in seconds, like `read_timestamp`.
+
+    NumPy takes a tenth of the time for a column. It reads some dates that Python does
+    not, all of them before 1970.
+    """
+    text = b"\n".join(printed).replace(b",", b".").decode("ascii")
+    try:
+        microseconds = np.array(text.split("\n"), "datetime64[us]").astype(np.int64)
+    except ValueError:
+        return list(map(read_timestamp, printed))
+    if not 0 < microseconds.min() <= microseconds.max() < MOST_EXACT:
+        return list(map(read_timestamp, printed))
+    seconds: list[float] = (microseconds / 1e6).tolist()
+    return seconds
 
 
 def convert_seconds(value: float, digit_unit: float, unit: str) -> tuple[float, float]:

@@ -29,7 +29,11 @@ from pytest_llmbench.logs.dialect_reader import (
     match_rows,
     parse_numbers,
 )
-from pytest_llmbench.logs.printed_times import get_scale, read_timestamp
+from pytest_llmbench.logs.printed_times import (
+    get_scale,
+    read_timestamp,
+    read_timestamps,
+)
 from pytest_llmbench.logs.step_records import (
     COLOUR,
     GET_FIELD,
@@ -60,7 +64,8 @@ BEFORE_TIME_FIELD = b"elapsed time per "
 HEAD_BEGIN = re.compile(rb"iteration {2,9}\d")
 
 # "[2025-04-11 14:48:45] " or "[2026-01-01 00:00:00.123456] " right before a record
-STAMP = re.compile(rb"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?)\] *\Z")
+STAMP_TIME = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?"
+STAMP = re.compile(rb"\[(%b)\] *\Z" % STAMP_TIME)
 STAMP_REACH = 40
 
 # A value: "32208.7", "1.258695E+01", "nan"; the first of "37.1/36.9" (instant/average).
@@ -372,6 +377,19 @@ def _read_stamp(text: bytes, start: int) -> float:
 
 FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?"
 
+# Numbers like 128, 7392.7 and 1.258695E+01.
+SHAPES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rb"\d{1,18}",
+        rb"\d{1,18}\.\d{1,18}",
+        rb"\d\.\d{1,18}[eE][+-]\d{1,3}",
+    )
+)
+
+# The names of the columns that are not fields.
+STEPS, TOTALS, TIMES_OF_DAY = b"#steps", b"#totals", b"#times of day"
+
 NO_ORIGIN = RecordOrigin(0, 0, "")
 
 
@@ -382,52 +400,41 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
     number is not finite, a step was skipped, or only some lines have a time stamp; or
     if the step times do not match the iteration lines.
     """
-    text, offsets, stops = lines.text, lines.offsets, lines.stops
-    names = _list_names(text[offsets[0] : stops[0]])
-    rows = match_rows(_compile_layout(names), lines) if names else None
-    if names is None or rows is None:
-        return None
-    printed_steps, totals, *columns = zip(*rows, strict=True)
-    printed = dict(zip(filter(READ.__contains__, names), columns, strict=True))
-    steps = list(map(int, printed_steps))
-    times = _read_times(printed)
-    stamps = [_read_stamp(prefix, len(prefix)) for prefix in lines.prefixes]
-    has_stamps = not math.isnan(stamps[0])
-    if text.endswith(BAR, 0, offsets[0]):
-        rates = list(map(RATE_BEFORE.search, lines.prefixes))
-        if None in rates:
-            return None
-        printed.setdefault(SAMPLES_RATE, tuple(rate[1] for rate in rates if rate))
-    if (
-        times is None
-        or steps[0] == UNNUMBERED
-        or any(map(ge, steps, steps[1:]))  # for example several ranks
-        or not ascends(steps)
-        or len(set(totals)) > 1
-        or any(map(float, {*printed[NOT_NUMBERS], *printed.get(SKIPPED, ())}))
-        or any(math.isnan(stamp) is has_stamps for stamp in stamps)
-    ):
+    printed = _match_lines(lines)
+    times = _read_times(printed) if printed else None
+    if not printed or times is None:
         return None
     seconds, resolution = times
+    steps = list(map(int, printed[STEPS]))
+    stamps = read_timestamps(printed[TIMES_OF_DAY]) if TIMES_OF_DAY in printed else None
+    if (
+        steps[0] == UNNUMBERED
+        or not ascends(steps)
+        or len(set(printed[TOTALS])) > 1
+        or any(map(float, {*printed[NOT_NUMBERS], *printed.get(SKIPPED, ())}))
+        or (stamps and any(map(math.isnan, stamps)))
+    ):
+        return None
     tflops = _read_column(printed, *TFLOPS)
-    if APPROXIMATE in printed:
-        tflops = list(
-            map(_read_approximate_tflops, map(bytes.strip, printed[APPROXIMATE]))
-        )
     if lines.companions:
         paired_tflops = _read_step_times(lines, seconds, resolution)
-        if paired_tflops is None:
+        if paired_tflops is None or APPROXIMATE in printed:
             return None
-        tflops = paired_tflops if tflops is None else tflops
+        tflops = tflops or paired_tflops
+    if APPROXIMATE in printed:
+        approximate = map(bytes.strip, printed[APPROXIMATE])
+        tflops = list(map(_read_approximate_tflops, approximate))
     first_records = [
         StepRecord(NO_ORIGIN, step, time, stamp=stamp)
-        for step, time, stamp in zip(steps[:2], seconds, stamps, strict=False)
+        for step, time, stamp in zip(
+            steps[:2], seconds, stamps or (NAN, NAN), strict=False
+        )
     ]
     return StepColumns(
         steps,
         seconds,
         resolution,
-        int(totals[0]) or None,
+        int(printed[TOTALS][0]) or None,
         loss=_read_column(printed, *LOSSES),
         grad_norm=_read_column(printed, NORM),
         tflops=tflops,
@@ -438,10 +445,41 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
         skipped=_read_column(printed, SKIPPED),
         samples=_read_column(printed, SAMPLES_RATE),
         step_tokens=_read_step_tokens(printed, steps),
-        stamp=stamps if has_stamps else None,
+        stamp=stamps,
         loss_digits=max(count_most_digits(printed.get(name)) for name in LOSSES),
         mean_of=_count_means(first_records, steps),
     )
+
+
+def _match_lines(lines: RecordLines) -> dict[bytes, Sequence[bytes]] | None:
+    """Return the columns of the printed fields, and of STEPS, TOTALS and TIMES_OF_DAY.
+
+    Returns None if the lines are not alike.
+    """
+    fields = _list_fields(lines.text[lines.offsets[0] : lines.stops[0]])
+    if fields is None:
+        return None
+    has_stamps = STAMP.search(lines.prefixes[0]) is not None
+    names, shapes = zip(*fields, strict=True)
+    any_shapes = (FINITE,) * len(names)
+    rows = match_rows(_compile_layout(names, shapes, has_stamps), lines) or match_rows(
+        _compile_layout(names, any_shapes, has_stamps), lines
+    )
+    if not rows:
+        return None
+    if not has_stamps and any(map(STAMP.search, set(lines.prefixes))):
+        return None
+    heads = (TIMES_OF_DAY, STEPS, TOTALS) if has_stamps else (STEPS, TOTALS)
+    names_read = (*heads, *filter(READ.__contains__, names))
+    printed: dict[bytes, Sequence[bytes]] = dict(
+        zip(names_read, zip(*rows, strict=True), strict=True)
+    )
+    if lines.prefixes[0].endswith(BAR):
+        rates = list(map(RATE_BEFORE.search, lines.prefixes))
+        if None in rates:
+            return None
+        printed.setdefault(SAMPLES_RATE, [rate[1] for rate in rates if rate])
+    return printed
 
 
 def _read_column(
@@ -499,16 +537,19 @@ def _read_step_times(
     return tflops
 
 
-def _list_names(line: bytes) -> tuple[bytes, ...] | None:
-    """Return the names of the fields of an iteration line.
+def _list_fields(line: bytes) -> list[tuple[bytes, bytes]] | None:
+    """Return the names of an iteration line, each with a pattern of its number.
 
     Returns None if the line cannot be read by columns.
     """
     head = HEAD.match(line)
     if head is None:
         return None
-    fields = line[head.end() :].split(b"|")[:-1]
-    names = tuple(field.partition(b":")[0].strip() for field in fields)
+    fields = []
+    for field in line[head.end() :].split(b"|")[:-1]:
+        name, _, value = field.partition(b":")
+        fields.append((name.strip(), _find_shape(value.strip())))
+    names = [name for name, _ in fields]
     if (
         NOT_NUMBERS not in names
         or (MILLISECONDS in names) == (SECONDS in names)
@@ -516,28 +557,40 @@ def _list_names(line: bytes) -> tuple[bytes, ...] | None:
         or not all(map(NAME.fullmatch, names))
     ):
         return None
-    return names
+    return fields
+
+
+def _find_shape(number: bytes) -> bytes:
+    """Return a pattern of the numbers that are printed like this one.
+
+    It is matched in a third of the time of FINITE, which all these numbers match.
+    """
+    return next((shape.pattern for shape in SHAPES if shape.fullmatch(number)), FINITE)
 
 
 @cache
-def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
+def _compile_layout(
+    names: tuple[bytes, ...], shapes: tuple[bytes, ...], has_stamps: bool
+) -> re.Pattern[bytes]:
     """Return the pattern of an iteration line with these fields.
 
-    It has groups for the step, the total and each field that is read. A loss that is
-    not read must be finite.
+    It has groups for the stamp, the step, the total and each field that is read. A loss
+    that is not read must be finite.
     """
     fields = []
-    for name in names:
+    for name, shape in zip(names, shapes, strict=True):
+        average = rb"(?:/[^/|\s][^/|\r\n]*)?" if shape == FINITE else b""
         if name == APPROXIMATE:
             value = rb"([^|\r\n]*+)"
         elif name in READ:
-            value = rb" *+(%b)(?:/[^/|\s][^/|\r\n]*)? *+" % FINITE
+            value = rb" *+(%b)%b *+" % (shape, average)
         elif name.endswith(b"loss"):
-            value = rb" *+%b(?:/[^/|\s][^/|\r\n]*)? *+" % FINITE
+            value = rb" *+%b%b *+" % (shape, average)
         else:
             value = rb"[^|\r\n]*+"
         fields.append(rb" *+%b *+:%b\|" % (re.escape(name), value))
-    return re.compile(HEAD.pattern + b"".join(fields) + rb"[^|\r\n]*+\n")
+    stamp = rb"\[(%b)\] {0,9}" % STAMP_TIME if has_stamps else b""
+    return re.compile(stamp + HEAD.pattern + b"".join(fields) + rb"[^|\r\n]*+\n")
 
 
 def _read_times(

@@ -22,7 +22,7 @@ from pytest_llmbench.logs.dialect_reader import (
     count_most_digits,
     match_rows,
 )
-from pytest_llmbench.logs.printed_times import read_timestamp
+from pytest_llmbench.logs.printed_times import read_timestamp, read_timestamps
 from pytest_llmbench.logs.scan import REACH_BACK, find_line_begin
 from pytest_llmbench.logs.step_records import (
     COLOUR,
@@ -163,7 +163,7 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
     printed_stamps, printed_steps, *columns = zip(*rows, strict=True)
     printed = FIELDS.name_columns(names, columns)
     steps = list(map(int, printed_steps))
-    stamps = list(map(read_timestamp, printed_stamps))
+    stamps = read_timestamps(printed_stamps)
     times = clock.time_columns(steps, stamps, STAMP_UNIT) if ascends(steps) else None
     if times is None:
         return None
