@@ -423,7 +423,7 @@ def drop_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
         if record.mean_of == 0:
             since = record.step, record.stamp
         else:
-            yield record._replace(since=since)
+            yield record._replace(since=since) if since else record
             since = None
 
 

@@ -42,7 +42,7 @@ ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")  # "train/0 "
 RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")  # "[default3]"
 PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")  # "(worker pid=4112)"
 # Every label contains a match of this; most lines without labels do not.
-LABEL_HINT = re.compile(rb"[/\[]|: |pid=")
+LABEL_HINT = re.compile(rb"/\d|\[[dr]|\d: |pid=")
 
 
 class RecordOrigin(NamedTuple):

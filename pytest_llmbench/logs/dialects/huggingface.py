@@ -146,22 +146,24 @@ def read_step(
         return _read_state(text, start, end, origin)
     if not text.startswith(LEARNING_RATE, start):
         return _read_run(text, start, end, origin)
-    before = BEFORE.search(text[max(0, start - REACH_BACK) : start])
+    # A record contains no other brace: it begins at the last one.
+    begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
+    before = BEFORE.match(text[begin:start]) if begin >= 0 else None
     after = AFTER.match(text, start, end)
     if before is None or after is None:
         return None
     loss, grad_norm = before.groups()
     learning_rate, following = after.groups()
     epoch, tokens_seen = EPOCH.search(following), SEEN_PRINTED.search(following)
-    record = _build_progress(
+    return _build_progress(
         origin,
         loss,
         grad_norm,
         epoch[1] if epoch else b"",
         tokens_seen[1] if tokens_seen else b"",
+        rate=float(learning_rate),
+        rewards=any(map(REWARDS.search, (before[0], following))),
     )
-    rewards = any(map(REWARDS.search, (before[0], following)))
-    return record._replace(rate=float(learning_rate), rewards=rewards)
 
 
 def _build_progress(
@@ -170,6 +172,9 @@ def _build_progress(
     grad_norm: bytes | None,
     epoch: bytes,
     tokens_seen: bytes,
+    *,
+    rate: float,
+    rewards: bool,
 ) -> StepRecord:
     """Build a progress record; missing values are empty texts.
 
@@ -184,7 +189,9 @@ def _build_progress(
         grad_norm=None if grad_norm is None else float(grad_norm),
         mean_of=0,
         consumed=float(epoch.strip(QUOTES)) if epoch else NAN,
+        rate=rate,
         step_tokens=float(tokens_seen) if tokens_seen else NAN,
+        rewards=rewards,
     )
 
 
@@ -219,14 +226,12 @@ def _read_state(
         return None
     epoch = values.get(b"epoch", b"")
     tokens_seen = next((unquoted[name] for name in SEEN if name in unquoted), b"")
-    record = _build_progress(
+    return _build_progress(
         origin,
         numbers[b"loss"],
         numbers.get(b"grad_norm"),
         epoch if FINITE.fullmatch(epoch) else b"",
         tokens_seen if FINITE.fullmatch(tokens_seen) else b"",
-    )
-    return record._replace(
         rate=float(numbers.get(b"learning_rate", b"nan")),
         rewards=any(map(REWARD_NAMES.match, values)),
     )

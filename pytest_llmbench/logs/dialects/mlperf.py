@@ -104,8 +104,7 @@ def read_step(
     if key[1] == STATISTICS:
         if not isinstance(value, dict):
             return None
-        statistics = _read_statistics(origin, value, metadata)
-        return statistics._replace(stamp=stamp) if statistics else None
+        return _read_statistics(origin, value, metadata, stamp)
     return _read_marker(origin, KINDS[key[1]], value, metadata, stamp)
 
 
@@ -143,7 +142,10 @@ def _read_marker(
 
 
 def _read_statistics(
-    origin: RecordOrigin, value: Mapping[str, Any], metadata: Mapping[str, Any]
+    origin: RecordOrigin,
+    value: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+    stamp: float,
 ) -> StepRecord | None:
     """Parse tracked statistics.
 
@@ -152,23 +154,29 @@ def _read_statistics(
     seconds = next((_read_number(value[name]) for name in TIMES if name in value), None)
     loss = next((_read_number(value[name]) for name in LOSSES if name in value), None)
     throughput = _read_number(value.get("throughput"))
-    record = StepRecord(
+    step = _read_count(metadata, "step")
+    consumed = _read_count(metadata, "samples_count")
+    if throughput is not None:
+        # With a step time, `step` is the beginning of the block, otherwise its end.
+        kind = BLOCK_TO if seconds is None else BLOCK_FROM
+        consumed = step
+    elif seconds is not None:
+        kind = SINGLE if "step" in metadata else BLOCK
+    elif loss is not None:
+        kind = LOSS
+    else:
+        return None
+    return StepRecord(
         origin,
-        LOSS,
+        kind,
         NAN if seconds is None else seconds,
         0.0,
         loss=loss,
         tokens=NAN if throughput is None else throughput,
-        consumed=_read_count(metadata, "samples_count"),
-        targets=_read_count(metadata, "step"),
+        stamp=stamp,
+        consumed=consumed,
+        targets=step,
     )
-    if throughput is not None:
-        # With a step time, `step` is the beginning of the block, otherwise its end.
-        kind = BLOCK_TO if seconds is None else BLOCK_FROM
-        return record._replace(step=kind, consumed=record.targets)
-    if seconds is not None:
-        return record._replace(step=SINGLE if "step" in metadata else BLOCK)
-    return record if loss is not None else None
 
 
 def _read_number(value: object) -> float | None:

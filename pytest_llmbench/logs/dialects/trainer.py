@@ -9,6 +9,7 @@ LLaMA-Factory and ms-swift write them:
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -90,25 +91,37 @@ def _build_record(
     if step is None or elapsed is None:
         return None
     stamp, unit = _read_stamp(values, step, elapsed)
-    record = StepRecord(origin, step, NAN, unit, total, stamp=stamp)
     loss, norm = values.get(b"loss"), values.get(b"grad_norm")
     if loss is None:
         is_evaluation = any(name.startswith(b"eval_") for name in values)
         is_bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
-        if is_evaluation:
-            return record._replace(mean_of=0, bad_validation=is_bad)
-        return record._replace(step=0)
+        return StepRecord(
+            origin,
+            step if is_evaluation else 0,
+            NAN,
+            unit,
+            total,
+            mean_of=0 if is_evaluation else 1,
+            stamp=stamp,
+            bad_validation=is_evaluation and is_bad,
+        )
     if not all(number is None or NUMBER.fullmatch(number) for number in (loss, norm)):
         return None
-    return record._replace(
+    return StepRecord(
+        origin,
+        step,
+        NAN,
+        unit,
+        total,
         loss=float(loss),
-        loss_digits=count_digits(loss),
         grad_norm=float(norm) if norm is not None else None,
-        rate=_read_number(values, b"learning_rate", b"lr"),
         memory=_read_number(values, b"memory(GiB)") * GIB,
+        stamp=stamp,
+        rate=_read_number(values, b"learning_rate", b"lr"),
+        loss_digits=count_digits(loss),
+        rewards=any(map(REWARD_NAMES.match, values)),
         # total so far: `time_steps` divides it
         step_tokens=_read_number(values, b"total_tokens", b"num_input_tokens_seen"),
-        rewards=any(map(REWARD_NAMES.match, values)),
     )
 
 
@@ -119,13 +132,14 @@ def resolve_steps(records: Sequence[StepRecord], tally: Tally) -> list[StepRecor
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Compute the times of one attempt's steps."""
-    first = [record._replace(step_tokens=NAN) for record in records[:1]]
-    later = [
-        record._replace(step_tokens=_count_tokens(record, before))
-        for before, record in pairwise(records)
-    ]
-    with_tokens = [*first, *later]
-    return clock.time_steps(with_tokens, first_step=1)
+    if not all(math.isnan(record.step_tokens) for record in records):
+        first = [record._replace(step_tokens=NAN) for record in records[:1]]
+        later = [
+            record._replace(step_tokens=_count_tokens(record, before))
+            for before, record in pairwise(records)
+        ]
+        records = [*first, *later]
+    return clock.time_steps(records, first_step=1)
 
 
 def _count_tokens(record: StepRecord, before: StepRecord) -> float:
