@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from itertools import pairwise
-from operator import ge
 
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.clock import find_format
