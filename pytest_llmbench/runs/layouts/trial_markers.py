@@ -76,6 +76,10 @@ class TrialMarkers(Struct):
     _markers_by_folder: dict[str, frozenset[str]] = field(default_factory=dict)
     # trials file of each folder, None if it has none
     _files: dict[str, TrialsFile | None] = field(default_factory=dict)
+    # path and contents of the trials files at and above each folder of a log
+    _files_above: dict[str, tuple[tuple[Path, TrialsFile], ...]] = field(
+        default_factory=dict
+    )
     # markers next to a log that are not files, with the reason
     _broken: dict[Path, str] = field(default_factory=dict)
 
@@ -94,32 +98,30 @@ class TrialMarkers(Struct):
         since the epoch).
         """
         # a marker next to a log, named like the log or like the uncompressed log
-        for log in logs:
-            for name in dict.fromkeys((log.name, strip_compression(log.name))):
+        locations = [os.path.split(str(log)) for log in logs]
+        for folder, log_name in locations:
+            for name in dict.fromkeys((log_name, strip_compression(log_name))):
                 marker_name = f"{name}{VARIANT_MARK}"
-                if self._exists(str(log.parent), marker_name) and self._is_file(
-                    log.with_name(marker_name)
+                if self._exists(folder or os.curdir, marker_name) and self._is_file(
+                    Path(folder, marker_name)
                 ):
                     return TrialMarker(
                         f"{marker_name} is next to its log: a run of an A/B"
                     )
         # a trials file in a folder above the logs that lists the job
-        folders = dict.fromkeys(
-            folder for log in logs for folder in _list_folders(str(log))
+        trials_files = dict(
+            trials_file
+            for folder, _ in locations
+            for trials_file in self._find_trials_files(folder)
         )
-        trials_files: list[tuple[Path, TrialsFile]] = []
-        for folder in folders:
-            trials_file = self._read_once(folder)
-            if trials_file:
-                trials_files.append((Path(folder, TRIALS_FILE), trials_file))
-        for path, trials_file in trials_files:
+        for path, trials_file in trials_files.items():
             # a log written before this start is of an old job with the same number,
             # from before Slurm was set up anew
             start = trials_file.jobs.get(job, math.inf)
             if modified > start - CLOCKS_DIFFER:
                 return TrialMarker(f"{path} lists its job: a run of an A/B")
         # a trials file that lists a job with an unknown id, started before the log
-        for path, trials_file in trials_files:
+        for path, trials_file in trials_files.items():
             possible_starts = [
                 start
                 for start in trials_file.pending
@@ -137,6 +139,22 @@ class TrialMarkers(Struct):
             if trials_file and trials_file.problem:
                 yield Path(folder, TRIALS_FILE), trials_file.problem
 
+    def _find_trials_files(self, folder: str) -> tuple[tuple[Path, TrialsFile], ...]:
+        """Return the trials files in a folder and its parents, nearest first.
+
+        Each file is read once: thousands of logs may be below it.
+        """
+        if folder not in self._files_above:
+            files = {
+                parent: self._read_once(parent) for parent in _list_folders(folder)
+            }
+            self._files_above[folder] = tuple(
+                (Path(parent, TRIALS_FILE), file)
+                for parent, file in files.items()
+                if file is not None
+            )
+        return self._files_above[folder]
+
     def _read_once(self, folder: str) -> TrialsFile | None:
         """Return the trials file of a folder, None if it has none."""
         if folder not in self._files:
@@ -152,11 +170,13 @@ class TrialMarkers(Struct):
         A folder that the walk did not read is examined only if it is local.
         """
         # not a Path, for speed: hardly any of thousands of folders has a marker
-        path = os.path.join(folder, name)
         if folder in self._markers_by_folder:
-            return path in self._markers_by_folder[folder]
+            markers = self._markers_by_folder[folder]
+            return bool(markers) and os.path.join(folder, name) in markers
         # a parent of the given path, or the target of a link
-        return not is_remote(Path(folder)) and os.path.exists(path)
+        return not is_remote(Path(folder)) and os.path.exists(
+            os.path.join(folder, name)
+        )
 
     def _is_file(self, marker: Path) -> bool:
         """True if a marker is a regular file; a folder or broken link excludes no run.
@@ -183,14 +203,16 @@ class TrialMarkers(Struct):
         return _parse(content.decode("ascii", "replace"))
 
 
-def _list_folders(log: str) -> Iterator[str]:
-    """Yield the folders above a log, nearest first."""
+def _list_folders(folder: str) -> Iterator[str]:
+    """Yield the folder of a log and its parents, nearest first."""
     for _ in range(LEVELS):
-        folder = os.path.dirname(log)
-        if folder == log:
-            return
         yield folder
-        log = folder
+        parent, _, _ = folder.rpartition("/")
+        if not parent or parent.endswith("/"):  # near the root
+            parent = os.path.dirname(folder)
+        if parent == folder:
+            return
+        folder = parent
 
 
 def _parse(text: str) -> TrialsFile:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,6 +15,8 @@ from pytest_llmbench.runs.layouts.metadata import (
     Metadata,
     interpret,
     parse,
+    parse_simple_blocks,
+    parse_yaml,
     read_metadata,
 )
 
@@ -276,3 +279,74 @@ def test_unreadable_or_huge_metadata_file_is_refused(tmp_path: Path) -> None:
     huge.write_bytes(b"#" * (SIZE_LIMIT + 1))
     with pytest.raises(LogError, match="larger than 256 KiB"):
         read_metadata(huge)
+
+
+SIMPLE = """\
+job_info:
+  job_id: '1000469'
+  launch_time: '2025-06-12T02:07:00.000000'
+  note:
+workload_info:
+  fw_version: 25.04.00
+  synthetic_dataset: true
+container_info:
+  images:
+  - nvcr.io#nvidia/nemo:25.04.00
+  - '~'
+  other:
+    - a
+    - b:c
+job_config:
+  nested:
+      deeper:
+        value: /lustre/llmb
+  env_overrides: {}
+  model_overrides: []
+"""
+
+
+def test_simple_blocks_are_parsed_like_yaml() -> None:
+    tree = parse_simple_blocks(SIMPLE.encode())
+    assert tree == parse_yaml(SIMPLE.encode())
+    assert tree is not None
+    assert list(tree) == ["job_info", "workload_info", "container_info", "job_config"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("a: b c", "a: b #c", "a: b: c", "a: b:", 'a: "b"', "a: 'it''s'", "a: *b"),
+        *("a: b\r", "a:\tb", "a : b", "a:  b", "- a: b", "- - a", "a: \u00e9", ""),
+        *("---", "...", "? a", "&a b: c", "a: |", "a: [b]", "a: {b: c}", "# a", "- b"),
+        *("  a: b", "a: b\n  c: d", "a: b\na: c", "a:\n    b: c\n  d: e", "a: -1"),
+        "".join(f"{' ' * depth}a:\n" for depth in range(25)),
+    ],
+)
+def test_other_notation_is_left_to_yaml(line: str) -> None:
+    assert parse_simple_blocks(line.encode()) is None
+
+
+def test_damaged_blocks_are_parsed_like_yaml_or_not_at_all() -> None:
+    random = Random(7)  # noqa: S311 - fixed damage, no secret
+    pieces = (*" :-#'{}[]\n\t,~\"&|.a1", "  ", "- ", ": ", "a: b\n")
+    parsed = 0
+    for _ in range(3000):
+        lines = SIMPLE.splitlines(keepends=True)
+        index = random.randrange(len(lines))
+        match random.randrange(4):
+            case 0:
+                lines[index] = " " * random.randrange(7) + lines[index].lstrip()
+            case 1:
+                lines.insert(random.randrange(len(lines)), lines[index])
+            case 2:
+                del lines[index]
+            case _:
+                cut = random.randrange(len(lines[index]))
+                damaged = lines[index][:cut] + random.choice(pieces)
+                lines[index] = damaged + lines[index][cut:]
+        data = "".join(lines).encode()
+        tree = parse_simple_blocks(data)
+        if tree is not None:
+            parsed += 1
+            assert repr(tree) == repr(parse_yaml(data)), data
+    assert parsed > 500
