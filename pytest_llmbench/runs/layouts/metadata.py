@@ -69,12 +69,11 @@ _YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f
 _EMPTY = ("", "null", "none", "~")
 
 # A value that YAML takes as it is printed, a quoted value, or an empty collection.
-_SCALAR = (
-    rb"(?:[\w./][\w./#+@=,%~-]*(?::[\w./#+@=,%~-]+)*|'[\x20-\x26\x28-\x7e]*'|\{\}|\[\])"
-)
+_SCALAR = r"([\w./][\w./#+@=,%~:-]*(?<!:)|'[ -&(-~]*'|\{\}|\[\])"
 # `key: value`, `key:` or `- value`, as launchers write them.
 _SIMPLE_LINE = re.compile(
-    rb"( *)(?:([A-Za-z_]\w{0,99}):(?: (%b))?|- (%b))" % (_SCALAR, _SCALAR)
+    rf"^( *)(?:([A-Za-z_]\w{{0,99}}):(?: {_SCALAR})?|- {_SCALAR})$",
+    re.ASCII | re.MULTILINE,
 )
 
 Tree = Mapping[str, object]
@@ -154,34 +153,35 @@ def parse_yaml(data: bytes) -> Tree:
 
 
 def parse_simple_blocks(data: bytes) -> Tree | None:
-    """Parse a mapping of simple lines, ten times faster than YAML's parser.
+    """Parse a mapping of simple lines, several times faster than YAML's parser.
 
     Returns the same tree as `parse_yaml`, or None if a line has another notation.
     """
+    if not data.isascii():
+        return None
+    text = data.decode("ascii").removesuffix("\n")
+    lines = _SIMPLE_LINE.findall(text)
+    if len(lines) != text.count("\n") + 1:
+        return None
     root: dict[str, object] = {}
     blocks: list[_Block] = [(0, root)]
     # the previous line, if it has no value: its indent, mapping and key
     last: tuple[int, dict[str, object], str] | None = None
-    for line in data.removesuffix(b"\n").split(b"\n"):
-        match = _SIMPLE_LINE.fullmatch(line)
-        if match is None:
-            return None
-        indent = match.end(1)
-        key, value, item = match.group(2, 3, 4)
+    for blanks, key, value, item in lines:
+        indent = len(blanks)
         # the items of a list need no deeper indent than its key
         if last and (indent > last[0] or (item and indent == last[0])):
             new_block: dict[str, object] | list[object] = [] if item else {}
-            _, parent, name = last
-            parent[name] = new_block
+            _, parent, parent_key = last
+            parent[parent_key] = new_block
             blocks.append((indent, new_block))
         block = _close_blocks(blocks, indent, list if item else dict)
         last = None
         if isinstance(block, list):
             block.append(_read_simple_value(item))
-        elif block is not None and key.decode("ascii") not in block:
-            name = key.decode("ascii")
-            block[name] = _read_simple_value(value or b"")
-            last = None if value else (indent, block, name)
+        elif block is not None and key not in block:
+            block[key] = _read_simple_value(value)
+            last = None if value else (indent, block, key)
         else:
             return None
     return root
@@ -205,13 +205,13 @@ def _close_blocks(
     return None
 
 
-def _read_simple_value(text: bytes) -> object:
+def _read_simple_value(text: str) -> object:
     """Return the value of a simple line: a text, or an empty mapping or list."""
-    if text == b"{}":
+    if text == "{}":
         return {}
-    if text == b"[]":
+    if text == "[]":
         return []
-    return text.strip(b"'").decode("ascii")
+    return text.strip("'")
 
 
 def interpret(tree: Tree, name: str, job: str) -> Metadata:
