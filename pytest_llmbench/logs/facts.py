@@ -12,7 +12,7 @@ import math
 import re
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -127,13 +127,21 @@ def _begins_record(chunk: ByteChunk, offset: int) -> bool:
     For example `[NeMo I 2026-01-01 12:00:00` or `[2026-01-01 12:00:00`, but not a time
     within a sentence.
     """
-    prefix = chunk.text[max(0, offset - REACH_BACK) : offset]
-    begin = find_line_begin(prefix, 0, len(prefix))
-    # the line begins before the visible prefix: HEAD cannot match from its beginning
-    in_long_line = begin == 0 and chunk.offset + offset > REACH_BACK
+    earliest = max(0, offset - REACH_BACK)
+    begin = find_line_begin(chunk.text, earliest, offset)
+    # the line begins before the visible text: HEAD cannot match from its beginning
+    in_long_line = begin == earliest and chunk.offset + offset > REACH_BACK
+    return _is_record_prefix(chunk.text[begin:offset], from_line_begin=not in_long_line)
+
+
+@lru_cache(1024)  # most lines of all logs begin alike
+def _is_record_prefix(prefix: bytes, *, from_line_begin: bool) -> bool:
+    """True if a time follows this prefix of a log record.
+
+    `prefix` is the text of its line, with `from_line_begin` the whole text.
+    """
     return bool(
-        (not in_long_line and HEAD.fullmatch(prefix, begin))
-        or RECORD_PREFIX.search(prefix)
+        (from_line_begin and HEAD.fullmatch(prefix)) or RECORD_PREFIX.search(prefix)
     )
 
 
@@ -151,7 +159,9 @@ class Versions:
 
         `VERSIONS` ignores markers far into the log, which another run may have printed.
         """
-        for row, values in VERSIONS.read(hit):
+        if hit.offset >= VERSIONS.farthest:
+            return
+        for row, values in read_versions(*VERSIONS.cut_line(hit), hit.marker):
             if self._values.setdefault(row, values) != values:
                 self._values[row] = None
 
@@ -160,11 +170,19 @@ class Versions:
         if not self._values:
             return ()
         values: dict[str, str] = {}
-        for row in VERSIONS.rows:
-            row_values = self._values.get(row) or ()  # None if contradicted
+        for row in sorted(self._values, key=VERSIONS.rows.index):
+            row_values = self._values[row] or ()  # None if contradicted
             for name, value in zip(row.fact, row_values, strict=False):
                 values.setdefault(name, value)
         return tuple(sorted(values.items()))
+
+
+@lru_cache(256)  # runs of one environment print the same
+def read_versions(
+    line: bytes, offset: int, marker: bytes
+) -> tuple[tuple[VersionRow, tuple[str, ...]], ...]:
+    """Return the rows of VERSIONS that match at a marker in a line, with their values."""
+    return tuple(VERSIONS.read_line(line, offset, marker))
 
 
 # --- statements about the run: GPUs, model, precision, settings, profiler --------------
@@ -188,15 +206,17 @@ def drop_unmatched(
     Without this check each of their lines would be read, which takes twenty times as
     long.
     """
-    return [
-        (offset, marker)
-        for offset, marker in matches
-        if (
-            marker not in DECISIVE_PATTERNS
-            or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, offset)
-        )
-        and (marker != _PROFILED or _is_profiled(text, offset))
-    ]
+    kept = []
+    for match in matches:
+        offset, marker = match
+        if marker in DECISIVE_PATTERNS:
+            pattern = compile_pattern(DECISIVE_PATTERNS[marker])
+            if pattern.match(text, offset) is None:
+                continue
+        elif marker == _PROFILED and not _is_profiled(text, offset):
+            continue
+        kept.append(match)
+    return kept
 
 
 def _is_profiled(text: bytes, offset: int) -> bool:
@@ -279,6 +299,16 @@ def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
     return list(statements.values())
 
 
+@lru_cache(4096)  # runs of one configuration print the same
+def read_early(
+    line: bytes, offset: int, marker: bytes
+) -> tuple[tuple[StatedField, str], ...]:
+    """Return the (field, value) pairs of EARLY at a marker in a line."""
+    return tuple(
+        (row.fact, value) for row, value in EARLY.read_line(line, offset, marker)
+    )
+
+
 @lru_cache(4096)  # each rank prints the same
 def read_preamble(
     line: bytes, offset: int, marker: bytes
@@ -312,11 +342,14 @@ class Statements:
         Ignores a marker that its line has already contained MOST_IN_LINE times, except
         the profiler marker.
         """
-        if hit.marker != _PROFILED and not self._counter.admit(hit):
+        if hit.marker == _PROFILED:
+            facts = tuple((row.fact, value) for row, value in PROFILER.read(hit))
+        elif not self._counter.admit(hit) or hit.offset >= EARLY.farthest:
             return
-        table = PROFILER if hit.marker == _PROFILED else EARLY
-        for row, value in table.read(hit):
-            self._statements.append(Statement(row.fact, value, hit.line))
+        else:
+            facts = read_early(*EARLY.cut_line(hit), hit.marker)
+        for field, value in facts:
+            self._statements.append(Statement(field, value, hit.line))
 
     def add_settings(self, chunk: ByteChunk, spans: Iterable[tuple[int, int]]) -> None:
         """Add the settings in these spans of a chunk."""
@@ -727,15 +760,18 @@ class Facts:
         self.versions = Versions()
         self.checkpoints = CheckpointLines()
         self.training = TrainingLines()
-        self._adders: Mapping[bytes, Callable[[Hit], None]] = (
-            dict.fromkeys(STATED_MARKERS, self.statements.add)
-            | dict.fromkeys(VERSIONS.markers, self.versions.add)
-            | dict.fromkeys(CHECKPOINTS.markers, self.checkpoints.add)
-            | dict.fromkeys(TRAINING_MARKERS, self.training.add)
-        )
 
     def add(self, hit: Hit) -> None:
         """Add the facts at a marker."""
-        add = self._adders.get(hit.marker)
-        if add is not None:
-            add(hit)
+        collector = _COLLECTORS.get(hit.marker)
+        if collector is not None:
+            getattr(self, collector).add(hit)
+
+
+# the attribute of Facts that collects each marker
+_COLLECTORS: Mapping[bytes, str] = (
+    dict.fromkeys(STATED_MARKERS, "statements")
+    | dict.fromkeys(VERSIONS.markers, "versions")
+    | dict.fromkeys(CHECKPOINTS.markers, "checkpoints")
+    | dict.fromkeys(TRAINING_MARKERS, "training")
+)

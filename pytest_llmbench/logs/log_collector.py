@@ -6,6 +6,7 @@ import re
 from bisect import bisect
 from collections import defaultdict
 from operator import itemgetter
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -89,6 +90,48 @@ PREAMBLE_TEXTS = frozenset(
 )
 GET_MARKER = itemgetter(1)  # of an (offset, marker) match
 NO_DIALECT = Dialect(first_step=0, markers=())
+
+# The patterns of the number of steps that a start marker prints.
+TOTALS = {
+    marker: tuple(
+        dialect.total
+        for dialect in DIALECTS.values()
+        if marker in dialect.starts and dialect.total != NO_TOTAL
+    )
+    for marker in PROCESS_MARKERS
+}
+# The boundary markers of each dialect, and those of the dialects that print the number
+# of steps.
+BOUNDARIES = {
+    name: frozenset(dialect.starts + dialect.ends) for name, dialect in DIALECTS.items()
+}
+BOUNDARIES_WITH_TOTAL = frozenset(
+    marker
+    for name, dialect in DIALECTS.items()
+    if dialect.total != NO_TOTAL
+    for marker in BOUNDARIES[name]
+)
+
+
+@cache
+def _build_search(
+    defined: tuple[bytes, ...], *, traced: bool, with_versions: bool, with_early: bool
+) -> MarkerSearch:
+    """Build the search for the markers of a part of a log, once.
+
+    `defined` are the markers of dialects that baseline files define.
+    """
+    # Markers beyond AT_ONCE need a second automaton, so the cheapest come last:
+    # none of them begins with a frequent text. Settings double the time of the
+    # search, but occur only at the beginning of a log.
+    markers = (*ALL_MARKERS, *defined)
+    if not traced:
+        markers += recognisers.TRACE.markers
+    if with_versions:
+        markers += recognisers.VERSIONS.markers
+    if with_early:
+        markers += recognisers.EARLY.markers
+    return build_search(markers)
 
 
 class ProcessBoundary(NamedTuple):
@@ -212,7 +255,7 @@ class LogCollector:
             for text in (dialect.find, dialect.start, dialect.end)
         )
         self._markers = dict.fromkeys(filter(None, texts))
-        self._late_markers = (*ALL_MARKERS, *self._markers)
+        self._defined_markers = tuple(self._markers)
         self._boundaries: list[ProcessBoundary] = []
         self._bars: list[StepRecord] = []
         self._endings = Endings()
@@ -237,19 +280,12 @@ class LogCollector:
 
         `traced` is True if a trace was found, whose markers are then not searched.
         """
-        # Markers beyond AT_ONCE need a second automaton, so the cheapest come last:
-        # none of them begins with a frequent text. Settings double the time of the
-        # search, but occur only at the beginning of a log.
-        markers = (
-            self._late_markers
-            if traced
-            else (*self._late_markers, *recognisers.TRACE.markers)
+        return _build_search(
+            self._defined_markers,
+            traced=traced,
+            with_versions=offset < recognisers.VERSIONS.farthest,
+            with_early=offset < recognisers.EARLY.farthest,
         )
-        if offset < recognisers.VERSIONS.farthest:
-            markers += recognisers.VERSIONS.markers
-        if offset < recognisers.EARLY.farthest:
-            markers += recognisers.EARLY.markers
-        return build_search(markers)
 
     @property
     def records(self) -> list[StepRecord]:
@@ -329,7 +365,14 @@ class LogCollector:
 
     def _add_boundaries(self, hits: Sequence[Hit]) -> None:
         """Add the process boundaries that can matter."""
-        relevant = self._list_relevant_markers()
+        # A marker before all records of a dialect matters only if it prints the total.
+        relevant = BOUNDARIES_WITH_TOTAL.union(
+            *(
+                BOUNDARIES.get(name, frozenset())
+                for name, records in self._by_dialect.items()
+                if records.records or records.parts
+            )
+        )
         self._boundaries += (
             ProcessBoundary(hit.marker, hit.offset, hit.line, read_total(hit))
             for hit in hits
@@ -343,11 +386,15 @@ class LogCollector:
 
         Returns the matches that are left to read: all of them if the steps differ.
         """
-        markers = set(map(GET_MARKER, matches))
-        # Not for a trace, or dialects that baseline files define.
-        if not (
-            markers.isdisjoint(recognisers.TRACE.by_marker)
-            and markers.isdisjoint(self._markers)
+        step_matches, other_matches = _separate_steps(matches)
+        step_markers = {marker for GET_MARKER, marker in step_matches}
+        markers = step_markers.union(marker for GET_MARKER, marker in other_matches)
+        names = {STEP_MARKERS[marker] for marker in step_markers}
+        # Not for several dialects, a trace, or dialects that baseline files define.
+        if (
+            len(names) != 1
+            or not markers.isdisjoint(recognisers.TRACE.by_marker)
+            or not markers.isdisjoint(self._markers)
         ):
             return matches
         steps, others = _find_step_markers(chunk.text, matches)
@@ -359,11 +406,14 @@ class LogCollector:
         if reader.read_columns is None:
             return matches
         dialect = reader.dialect
-        lines = dialect_reader.locate_lines(chunk.text, steps, dialect)
-        starts, ends = (
-            [offset for offset, marker in matches if marker in kind]
-            for kind in (dialect.starts, dialect.ends)
-        )
+        boundaries = [
+            (offset, marker) for offset, marker in matches if marker in kind
+        ]
+        starts = [offset for offset, marker in boundaries if marker in dialect.starts]
+        ends = [offset for offset, marker in boundaries if marker in dialect.ends]
+        inner_markers = frozenset(dialect.inner_markers)
+        steps = [(offset, marker in inner_markers) for offset, marker in step_matches]
+        lines = dialect_reader.locate_lines(chunk.text, steps)
         parts = lines and dialect_reader.read_segments(
             reader.read_columns, lines, starts, ends
         )
@@ -375,26 +425,14 @@ class LogCollector:
             records.tally.add(
                 DropReason.REPEATED, repeat.first, repeat.text, repeat.times
             )
-        self._close_preambles([offset for offset, _ in steps], others)
-        self._preamble.lock()
-        return others
-
-    def _close_preambles(
-        self, steps: Sequence[int], others: Iterable[tuple[int, bytes]]
-    ) -> None:
-        """End the preamble of each process at its first step.
-
-        `steps` are the offsets of all steps, `others` the other matches.
-        """
-        end = steps[0]
-        self._preamble.close(end)
-        for offset, marker in others:
-            if marker in PREAMBLE_TEXTS and offset > end:
+        for offset, marker in matches:
+            if marker in STEP_MARKERS:
+                if self._preamble.is_open:
+                    self._preamble.close(offset)
+            elif marker in PREAMBLE_TEXTS:
                 self._preamble.reopen(offset)
-                row = bisect(steps, offset)
-                if row < len(steps):
-                    end = steps[row]
-                    self._preamble.close(end)
+        self._preamble.lock()
+        return other_matches
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
@@ -512,25 +550,6 @@ class LogCollector:
             boundary.line for boundary in self._boundaries if boundary.marker in markers
         ]
 
-    def _list_relevant_markers(self) -> dict[bytes, None]:
-        """Return the boundary markers that can matter.
-
-        A marker before all records of a dialect matters only if it prints the total.
-        """
-        names_with_records = {
-            name
-            for name, records in self._by_dialect.items()
-            if records.records or records.parts
-        }
-        dialects = [
-            dialect
-            for name, dialect in DIALECTS.items()
-            if name in names_with_records or dialect.total != NO_TOTAL
-        ]
-        return dict.fromkeys(
-            marker for dialect in dialects for marker in dialect.starts + dialect.ends
-        )
-
     def _find_restart(self, dialect: Dialect, segments: Sequence[Segment]) -> int:
         """Return the line of a process start after a finished last segment, or 0.
 
@@ -626,6 +645,19 @@ def _find_step_markers(
     return kept, sorted({*matches}.difference(kept))
 
 
+def _separate_steps(
+    matches: Iterable[tuple[int, bytes]],
+) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
+    """Separate the (offset, marker) matches of steps from all others."""
+    steps, others = [], []
+    for match in matches:
+        if match[1] in STEP_MARKERS:
+            steps.append(match)
+        else:
+            others.append(match)
+    return steps, others
+
+
 def _is_timed(record: StepRecord) -> bool:
     """True if a record is a training step with a time, time stamp or token rate."""
     return record.mean_of > 0 and record.has_value
@@ -633,9 +665,8 @@ def _is_timed(record: StepRecord) -> bool:
 
 def read_total(hit: Hit) -> int | None:
     """Return the number of steps that a start marker prints, or None."""
-    matches = (
-        re.match(dialect.total, hit.text[hit.start : hit.end])
-        for dialect in DIALECTS.values()
-        if hit.marker in dialect.starts
-    )
-    return next((int(match[1]) for match in matches if match), None)
+    for pattern in TOTALS.get(hit.marker, ()):
+        match = re.match(pattern, hit.text[hit.start : hit.end])
+        if match:
+            return int(match[1])
+    return None

@@ -36,11 +36,11 @@ KEY = 3
 LEAST_SHARED = 11
 
 # A search switches to Hyperscan after BYTES_BEFORE_HYPERSCAN: loading it and compiling
-# the texts takes about as long as it then saves on as many bytes. A smaller log counts
-# as SMALLEST_COUNTED_SIZE bytes. Bytes decide, not a clock, so that a session on a busy
-# machine behaves the same.
+# the texts takes about as long as it then saves on as many bytes. Small texts contain
+# more markers per byte: their bytes count SMALL_FACTOR times, up to SMALL_SIZE. Bytes
+# decide, not a clock, so that a session on a busy machine behaves the same.
 BYTES_BEFORE_HYPERSCAN = 64 << 20
-SMALLEST_COUNTED_SIZE = 1 << 18
+SMALL_FACTOR, SMALL_SIZE = 8, 1 << 17
 
 # Minimum number of texts for Hyperscan. With fewer than about 260 it samples every
 # fourth byte only, and stops at most lines to compare (2.4 GB/s, against 3.3 with 300
@@ -92,17 +92,17 @@ class MarkerSearch:
         self._markers = markers
         groups = share_substrings(markers)
         texts = list(groups)
-        self._automata = [
-            _Automaton(texts[begin : begin + AT_ONCE])
-            for begin in range(0, len(texts), AT_ONCE)
-        ]
         # Shared substring to its markers, each with the substring's offset in the
         # marker.
-        self._sharing = {
+        sharing = {
             substring: [(marker, marker.index(substring)) for marker in group]
             for substring, group in groups.items()
             if group != (substring,)
         }
+        self._automata = [
+            _Automaton(texts[begin : begin + AT_ONCE], sharing)
+            for begin in range(0, len(texts), AT_ONCE)
+        ]
         self._searched = 0
         self._database: _Database | None = None
         self._compiling = Lock()
@@ -121,14 +121,19 @@ class MarkerSearch:
         Matches may end after `stop`. Other threads can run during the search.
         """
         reach = stop + self.longest - 1
-        self._searched += max(stop - start, SMALLEST_COUNTED_SIZE)
+        size = stop - start
+        self._searched += max(size, min(SMALL_FACTOR * size, SMALL_SIZE))
         if self._searched > BYTES_BEFORE_HYPERSCAN:
             self.prepare()
         matches = (
             self._database.find_matches(text, start, reach) if self._database else None
         )
         if matches is None:
-            matches = self._find_with_automata(text, start, reach)
+            matches = [
+                match
+                for automaton in self._automata
+                for match in automaton.find_matches(text, start, reach)
+            ]
         matches.sort()
         while matches and matches[-1][0] >= stop:
             matches.pop()
@@ -139,29 +144,6 @@ class MarkerSearch:
         # the lock is never released, so that only one call compiles
         if self._compiling.acquire(blocking=False):
             self._database = compile_database(self._markers)
-
-    def _find_with_automata(
-        self, text: bytes, start: int, reach: int
-    ) -> list[tuple[int, bytes]]:
-        """Return the unordered (offset, marker) matches that the automata find."""
-        matches = [
-            match
-            for automaton in self._automata
-            for match in automaton.find_matches(text, start, reach)
-        ]
-        sharing = self._sharing
-        if not sharing:
-            return matches
-        # A shared substring may occur in every line of a step: check for the whole
-        # marker.
-        whole_matches = [
-            (offset - before, marker)
-            for offset, substring in matches
-            if substring in sharing
-            for marker, before in sharing[substring]
-            if offset - before >= start and text.startswith(marker, offset - before)
-        ]
-        return [match for match in matches if match[1] not in sharing] + whole_matches
 
 
 def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
@@ -223,13 +205,18 @@ def _get_common_prefix(texts: Sequence[bytes]) -> bytes:
 
 
 class _Automaton:
-    """Automaton for up to AT_ONCE texts.
+    """Automaton for up to AT_ONCE texts: markers, and substrings of markers.
 
     The automaton reports leftmost, non-overlapping matches. Texts that may begin within
-    a match are then compared one by one.
+    a match, and markers with a shared substring, are then compared one by one.
     """
 
-    def __init__(self, texts: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        texts: Sequence[bytes],
+        sharing: Mapping[bytes, Sequence[tuple[bytes, int]]],
+    ) -> None:
+        """`sharing` maps each substring to its markers, with its offset in each."""
         self._texts = texts
         self._automaton = BytesAhoCorasick(texts, matchkind=MatchKind.LeftmostFirst)
         key_length = min(KEY, min(map(len, texts), default=KEY))
@@ -237,28 +224,64 @@ class _Automaton:
         for text in texts:
             for length in range(1, key_length + 1):
                 by_beginning.setdefault(text[:length], []).append(text)
-        # index of a text to the (offset, text) of the texts that may begin within it
-        self._overlapping: dict[int, list[tuple[int, bytes]]] = {}
-        for number, text in enumerate(texts):
-            overlapping = list(_find_overlapping(text, by_beginning, key_length))
-            if overlapping:
-                self._overlapping[number] = overlapping
+        self._candidates: list[_Candidates] = []
+        for text in texts:
+            overlapping = _find_overlapping(text, by_beginning, key_length)
+            candidates = [
+                (distance - before, marker)
+                for distance, other in ((0, text), *overlapping)
+                for marker, before in sharing.get(other, ((other, 0),))
+            ]
+            self._candidates.append(_group_candidates(text, candidates))
 
     def find_matches(
         self, text: bytes, start: int, reach: int
     ) -> list[tuple[int, bytes]]:
-        """Return the unordered (offset, text) matches in `text[start:reach]`."""
-        matches = self._automaton.find_matches_as_indexes(memoryview(text)[start:reach])
-        pairs = [(start + begin, self._texts[number]) for number, begin, _ in matches]
-        # The automaton does not report texts that begin within another match.
-        for number, begin, _ in matches:
-            if number in self._overlapping:
-                pairs += (
-                    (start + begin + distance, other)
-                    for distance, other in self._overlapping[number]
-                    if text.startswith(other, start + begin + distance)
-                )
-        return pairs
+        """Return the unordered (offset, marker) matches in `text[start:reach]`."""
+        matches: list[tuple[int, bytes]] = []
+        view = memoryview(text)[start:reach]
+        for number, begin, end in self._automaton.find_matches_as_indexes(view):
+            is_marker, always, by_next_byte = self._candidates[number]
+            if is_marker:
+                matches.append((start + begin, self._texts[number]))
+            candidates = always
+            if by_next_byte and start + end < len(text):
+                candidates = by_next_byte.get(text[start + end], always)
+            for distance, marker in candidates:
+                offset = start + begin + distance
+                if offset >= start and text.startswith(marker, offset):
+                    matches.append((offset, marker))
+        return matches
+
+
+class _Candidates(NamedTuple):
+    """The markers to compare at a match of a text, as (distance, marker) pairs.
+
+    A shared substring may occur in every line of a step. The byte after the text rules
+    out most of its markers.
+    """
+
+    is_marker: bool  # True if the text itself is a marker
+    always: list[tuple[int, bytes]]  # they end with the text, or within it
+    # they continue after the text with this byte; includes those of `always`
+    by_next_byte: dict[int, list[tuple[int, bytes]]]
+
+
+def _group_candidates(
+    text: bytes, candidates: Sequence[tuple[int, bytes]]
+) -> _Candidates:
+    """Group the markers that may match around a text by the byte after the text."""
+    others = [candidate for candidate in candidates if candidate != (0, text)]
+    always = []
+    continued: dict[int, list[tuple[int, bytes]]] = {}
+    for distance, marker in others:
+        index = len(text) - distance  # of the byte after the text, in the marker
+        if index < len(marker):
+            continued.setdefault(marker[index], []).append((distance, marker))
+        else:
+            always.append((distance, marker))
+    by_next_byte = {byte: [*always, *group] for byte, group in continued.items()}
+    return _Candidates(len(others) < len(candidates), always, by_next_byte)
 
 
 class _Database:

@@ -179,7 +179,7 @@ def test_hyperscan_database_is_compiled_only_after_enough_bytes_were_searched(
 ) -> None:
     compiled: list[list[bytes]] = []
     monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", 20)
-    monkeypatch.setattr(scan, "SMALLEST_COUNTED_SIZE", least)
+    monkeypatch.setattr(scan, "SMALL_SIZE", least)
     monkeypatch.setattr(scan, "compile_database", compiled.append)
     search = MarkerSearch([b"marker"])
     for searched in range(1, 5):
