@@ -36,6 +36,7 @@ from pytest_llmbench.logs.recognisers import (
     CHECKPOINTS,
     DECISIVE_PATTERNS,
     EARLY,
+    LAST_IN_LINE,
     LINE_HEAD,
     LOAD,
     PREAMBLE,
@@ -56,6 +57,7 @@ from pytest_llmbench.logs.scan import (
     ByteChunk,
     Hit,
     build_search,
+    count_line_feeds,
     find_line_begin,
     locate_hits,
 )
@@ -210,6 +212,9 @@ def drop_unmatched(
     for match in matches:
         offset, marker = match
         if marker in DECISIVE_PATTERNS:
+            # most of them are in lines of steps, which continue after the number
+            if marker in LAST_IN_LINE and not _may_end_line(text, offset + len(marker)):
+                continue
             pattern = compile_pattern(DECISIVE_PATTERNS[marker])
             if pattern.match(text, offset) is None:
                 continue
@@ -217,6 +222,12 @@ def drop_unmatched(
             continue
         kept.append(match)
     return kept
+
+
+def _may_end_line(text: bytes, offset: int) -> bool:
+    """False if something else follows a number at an offset in its line."""
+    after_number = text[offset : offset + 32].lstrip(b"0123456789").lstrip(b" \t")
+    return after_number[:1] in b"\r\n"  # also if it is empty
 
 
 def _is_profiled(text: bytes, offset: int) -> bool:
@@ -289,7 +300,7 @@ def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
     matches = build_search(PREAMBLE_MARKERS).find_matches(chunk.text, begin, stop)
     statements: dict[tuple[StatedField, str], Statement] = {}
     counter = LineCounter()
-    line = chunk.line + chunk.text.count(b"\n", chunk.start, begin)
+    line = chunk.line + count_line_feeds(chunk.text, chunk.start, begin)
     for hit in locate_hits(chunk._replace(start=begin, line=line), matches):
         if not counter.admit(hit):
             continue
@@ -320,8 +331,9 @@ def read_preamble(
 def _read_preamble(
     line: bytes, offset: int, marker: bytes
 ) -> Iterator[tuple[StatedField, str]]:
-    for row, value in PREAMBLE.read_line(line, offset, marker):
-        yield row.fact, value
+    if marker in PREAMBLE.by_marker:
+        for row, value in PREAMBLE.read_line(line, offset, marker):
+            yield row.fact, value
     settings = SETTINGS_BY_NAME.get(marker)
     if settings:
         yield from read_settings(

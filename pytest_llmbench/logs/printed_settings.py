@@ -61,7 +61,10 @@ _VALUES = {
     for is_text in (False, True)
 }
 
-_PART_OF_NAME = re.compile(rb"[\w.$/-]\Z")
+# Characters that continue a name.
+_PARTS_OF_NAME = frozenset(
+    bytes((code,)) for code in range(256) if re.match(rb"[\w.$/-]", bytes((code,)))
+)
 # The text before the name: " --" or " --model."
 _OPTION = re.compile(rb"(?:\A|[\s'\"])--(?:[a-z_]\w{0,40}\.){0,6}\Z")
 # " model." or "cfg/" before the name
@@ -84,7 +87,9 @@ def read_settings(
     for setting in settings:
         pattern = _VALUES[separator, setting.form == "text"]
         match = compile_pattern(pattern).match(tail)
-        if match is None or not compile_pattern(setting.before).search(head):
+        if match is None:
+            continue
+        if setting.before and not compile_pattern(setting.before).search(head):
             continue
         text = match[1].decode("ascii", "replace")
         value = _read_value(setting, name.decode(), text)
@@ -98,7 +103,7 @@ def _find_separator(head: bytes) -> bytes:
     `head` is the line before the name. An option (`--model.name`) has another separator
     than a setting (`cfg.name: `). Empty if the name is a part of a longer word.
     """
-    if not _PART_OF_NAME.search(head) or _SECTIONS.search(head):
+    if head[-1:] not in _PARTS_OF_NAME or _SECTIONS.search(head):
         return _SEPARATOR
     return _AFTER_OPTION if _OPTION.search(head) else b""
 

@@ -583,6 +583,13 @@ DECISIVE_PATTERNS = {
     if len(rows) == 1 and rows[0].pattern.startswith(NAME_START + marker)
 }
 
+# Those whose pattern is a number that ends its line.
+LAST_IN_LINE = frozenset(
+    marker
+    for marker, pattern in DECISIVE_PATTERNS.items()
+    if pattern == SETTING % marker
+)
+
 
 # --- stated in the settings before the first step -------------------------------------
 

@@ -51,6 +51,9 @@ MAGIC = {
     "zip": rb"PK\x03\x04",
 }
 
+# Rules out nearly all files at once.
+ANY_MAGIC = re.compile(b"|".join(MAGIC.values()), re.DOTALL)
+
 
 class Decoder(Protocol):
     """Decoder of one member, frame or stream."""
@@ -185,6 +188,8 @@ class Stream:
 
 def find_compression(head: bytes) -> str:
     """Return the compression of data with these first bytes, "" if uncompressed."""
+    if ANY_MAGIC.match(head) is None:
+        return ""
     for method, magic in MAGIC.items():
         if re.match(magic, head, re.DOTALL):
             return method

@@ -146,6 +146,8 @@ def choose_renderer(name: str, head: bytes) -> Renderer | None:
     """Return the renderer for a file with this name and first bytes, or None."""
     if EVENTS.match(head):
         return EventRenderer()
+    if not needs_first_line(name):
+        return None
     line = head.partition(b"\n")[0]
     if name.endswith(".csv") and _has_step_times(_split_row(line)):
         return TableRenderer()
