@@ -9,6 +9,8 @@ import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -212,12 +214,23 @@ def _read_stream(
                 kept.append(bytes(block))
             yield block
 
-    log = parse_blocks(tee_blocks(), first_definitions)
-    if log.dialect is None and 0 < size <= LARGE and second_attempt:
-        (all_definitions,) = second_attempt
-        log = _choose_reading((log, parse_blocks(kept, all_definitions)))
-    log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
+    blocks = tee_blocks()
+    first_block = next(blocks, None)
+    if first_block is None:
+        log = _parse_empty_log(first_definitions)
+    else:
+        log = parse_blocks(chain((first_block,), blocks), first_definitions)
+        if log.dialect is None and 0 < size <= LARGE and second_attempt:
+            (all_definitions,) = second_attempt
+            log = _choose_reading((log, parse_blocks(kept, all_definitions)))
+        log = replace(log, fingerprint=fingerprint.digest(size), size_bytes=size)
     return _add_truncation_ending(log, stream) if stream.is_truncated else log
+
+
+@lru_cache(8)  # a folder may contain thousands of empty logs
+def _parse_empty_log(definitions: tuple[RegexDialect, ...]) -> ParsedLog:
+    """Parse a log without a byte, with its fingerprint."""
+    return replace(parse_blocks((), definitions), fingerprint=Fingerprint().digest(0))
 
 
 def _add_truncation_ending(log: ParsedLog, stream: Stream) -> ParsedLog:

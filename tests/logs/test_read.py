@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from support.written_logs import dropped, maxtext, maxtext_run, nemo2_run, parse, steps
 
+from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_reader import load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending, read_log
+from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.logs.step_records import Tally
 
@@ -241,3 +244,26 @@ def test_last_nccl_trace_line_after_a_step_is_found() -> None:
         data = trace * 3 + maxtext(0).encode() + between + trace
         log = parse_blocks([data])
         assert (log.nccl_line, log.nccl_last_line) == (1, data.count(b"\n"))
+
+
+CUSTOM = (RegexDialect("regex 1", "step", r"step (?P<step>\d+) (?P<seconds>\S+)"),)
+
+
+@pytest.mark.parametrize("shipped", [False, True])
+def test_empty_log_equals_a_log_of_empty_blocks(shipped: bool) -> None:
+    definitions = tuple(load_definitions().values()) if shipped else CUSTOM
+    path = Path("log.out")
+    log = read_log(Stream((), path), definitions)
+    assert log == read_log(Stream((b"", b""), path), definitions)
+    assert [unread.dialect for unread in log.unread] == [
+        definition.name for definition in definitions if not definition.shipped
+    ]
+
+
+def test_truncated_compressed_log_without_text_is_cut() -> None:
+    path = Path("log.out.gz")
+    data = gzip.compress(b"")[:-1]
+    log = read_log(Stream((data,), path))
+    assert log.ending is not None
+    assert log.ending.code == "cut"
+    assert read_log(Stream((), path)).ending is None

@@ -115,15 +115,16 @@ class Archive(Struct):
     def _list_members(self, stream: Stream, reader: TarReader) -> None:
         """List the members up to the first damage; record damage and duplicates."""
         last: ArchiveMember | None = None
+        last_path: Path | None = None
         counts: Counter[Path] = Counter()
         problem = ""
         try:
             for member in reader.read_members():
                 # The member before is complete, since its end was reached.
-                self._list_member(last, counts)
-                last = member
-                self._keep_text(member, reader)
-            self._list_member(last, counts)
+                self._list_member(last, last_path, counts)
+                last, last_path = member, _locate_member(self.path, member)
+                self._keep_text(member, last_path, reader)
+            self._list_member(last, last_path, counts)
             if reader.has_trailing_data:
                 problem = (
                     "has data after its end, which are not read: pack the archive again"
@@ -195,12 +196,14 @@ class Archive(Struct):
             if member.number == last:
                 return
 
-    def _keep_text(self, member: ArchiveMember, reader: TarReader) -> None:
+    def _keep_text(
+        self, member: ArchiveMember, path: Path | None, reader: TarReader
+    ) -> None:
         """Keep the text of a metadata file, or samples of a possible log.
 
-        The texts are needed before the logs are known.
+        The texts are needed before the logs are known. `path` is the member's path,
+        None if unsafe.
         """
-        path = _locate_member(self.path, member)
         if path is None or not member.is_file:
             return
         if self.is_sampled(path.name):
@@ -244,14 +247,16 @@ class Archive(Struct):
                 self._numbers[path] = member.number
         self._possible_logs.clear()
 
-    def _list_member(self, member: ArchiveMember | None, counts: Counter[Path]) -> None:
+    def _list_member(
+        self, member: ArchiveMember | None, path: Path | None, counts: Counter[Path]
+    ) -> None:
         """List a member that was read completely, or record why it is not listed.
 
-        Counts the copies of a listed file in `counts`.
+        `path` is the member's path, None if unsafe. Counts the copies of a listed file
+        in `counts`.
         """
         if member is None or member.kind == "label":
             return
-        path = _locate_member(self.path, member)
         if member.kind == FOLDER:
             self._add_launch_folder(path)
             return

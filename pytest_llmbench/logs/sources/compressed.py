@@ -41,15 +41,16 @@ WINDOW = 1 << WINDOW_LOG
 # Number of first bytes that determine the compression or type of a file.
 HEAD = EVENTS_HEAD
 
-MAGIC = {
-    "gzip": rb"\x1f\x8b",
+# One group per compression, named after it.
+MAGIC = re.compile(
+    rb"(?P<gzip>\x1f\x8b)"
     # a frame, or a skippable frame, with which pzstd begins
-    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
-    "xz": rb"\xfd7zXZ\x00",
-    "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+    rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"
+    rb"|(?P<xz>\xfd7zXZ\x00)"
+    rb"|(?P<bzip2>BZh[1-9](?:1AY&SY|\x17rE8P\x90))"
     # not supported, but must not be read as another format
-    "zip": rb"PK\x03\x04",
-}
+    rb"|(?P<zip>PK\x03\x04)"
+)
 
 # Rules out nearly all files at once.
 ANY_MAGIC = re.compile(b"|".join(MAGIC.values()), re.DOTALL)
@@ -190,10 +191,8 @@ def find_compression(head: bytes) -> str:
     """Return the compression of data with these first bytes, "" if uncompressed."""
     if ANY_MAGIC.match(head) is None:
         return ""
-    for method, magic in MAGIC.items():
-        if re.match(magic, head, re.DOTALL):
-            return method
-    return ""
+    match = MAGIC.match(head)
+    return (match.lastgroup or "") if match else ""
 
 
 def _make_gzip() -> Decoder:

@@ -97,15 +97,18 @@ class Listing(Struct):
 
         Returns False if the path is a folder, or one of its parents is a file.
         """
-        parents = [
-            folder
-            for folder in path.parents
-            if folder != self.root and self.root in folder.parents
-        ]
-        if path in self._entries_of or any(map(self._is_file, parents)):
+        if path in self._entries_of:
             return False
-        for folder in reversed(parents):
-            self._add_one_folder(folder)
+        if path.parent not in self._entries_of:
+            parents = [
+                folder
+                for folder in path.parents
+                if folder != self.root and self.root in folder.parents
+            ]
+            if any(map(self._is_file, parents)):
+                return False
+            for folder in reversed(parents):
+                self._add_one_folder(folder)
         self._put(path, S_IFREG, modified)
         return True
 

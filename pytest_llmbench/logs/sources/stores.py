@@ -10,6 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from stat import S_ISREG
@@ -156,7 +157,7 @@ class Stores:
         """Return the opened archive at or above a path, or None."""
         if not self._archives:
             return None
-        for folder in (path, *path.parents):
+        for folder in chain((path,), path.parents):
             if folder in self._archives:
                 return self._archives[folder]
         return None

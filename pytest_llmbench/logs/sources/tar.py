@@ -41,6 +41,7 @@ DATALESS = frozenset({HARD_LINK, LINK, "device", FOLDER, "FIFO", "label"})
 
 # "30 mtime=1774532589.123456789\n", up to the value
 _RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
+_OCTAL = re.compile(rb"[0-7]+")
 
 
 class Header(Struct, frozen=True):
@@ -170,7 +171,7 @@ def _read_number(field: bytes) -> int:
             256 ** (len(field) - 1) if is_negative else 0
         )
     digits = field.partition(b"\0")[0].strip() or b"0"
-    if not re.fullmatch(rb"[0-7]+", digits):
+    if not _OCTAL.fullmatch(digits):
         raise LogError(f"a header with {digits!r} instead of a number")
     return int(digits, 8)
 
