@@ -375,11 +375,8 @@ def _iterate_pieces(
     waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         if file.size >= SURELY_LARGE:
-            # The markers may change within the file: prepare both searches.
-            search_at_start = collector.choose_markers(0)
-            search_at_end = collector.choose_markers(file.size)
-            for search in {search_at_start, search_at_end}:
-                pool.submit(search.prepare)
+            # Settings are searched only at the beginning, but by the slowest automata.
+            pool.submit(collector.choose_markers(0).prepare)
         try:
             for begin in range(0, file.size, STRIDE):
                 markers = collector.choose_markers(begin)

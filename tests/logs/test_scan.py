@@ -35,8 +35,11 @@ from pytest_llmbench.logs.log_reader import (
 )
 from pytest_llmbench.logs.scan import (
     AT_ONCE,
+    BYTES_PER_RARE_TEXT,
+    LEAST_SPARSE,
     MOST_MATCHES,
     PIECE,
+    RARE_TEXTS,
     REACH,
     REACH_BACK,
     MarkerSearch,
@@ -45,18 +48,23 @@ from pytest_llmbench.logs.scan import (
     iterate_chunks,
 )
 
-ENGINES = {"automaton": sys.maxsize, "hyperscan": -1}
-"""So many bytes are searched by the automaton first."""
+ENGINES: dict[str, dict[str, Any]] = {
+    "automaton": {"LEAST_SPARSE": sys.maxsize, "BYTES_BEFORE_HYPERSCAN": sys.maxsize},
+    "hyperscan": {"LEAST_SPARSE": sys.maxsize, "BYTES_BEFORE_HYPERSCAN": -1},
+    "rare texts": {"LEAST_SPARSE": 0, "BYTES_PER_RARE_TEXT": 1},
+}
+"""The limits with which an engine searches from the first byte on."""
 
 
 @pytest.fixture(params=ENGINES)
 def engine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """Run with each engine; Hyperscan from the first byte on."""
+    """Run with each engine from the first byte on."""
     if request.param == "hyperscan":
         pytest.importorskip("hyperscan")
-    monkeypatch.setattr(scan, "BYTES_BEFORE_HYPERSCAN", ENGINES[request.param])
+    for name, limit in ENGINES[request.param].items():
+        monkeypatch.setattr(scan, name, limit)
     build_search.cache_clear()
     yield request.param
     build_search.cache_clear()
@@ -152,9 +160,30 @@ def test_search_finds_every_overlapping_marker(
         for offset in offsets
         if data.startswith(text, offset)
     )
-    for worth in ENGINES.values():
-        with patch.object(scan, "BYTES_BEFORE_HYPERSCAN", worth):
+    rare_texts = (b"bab", b"ca", b"abb", b"x1", b"bb", b"b")
+    for limits in ENGINES.values():
+        with patch.multiple(scan, RARE_TEXTS=rare_texts, **limits):
             assert MarkerSearch(sought).find_matches(data, start, stop) == expected
+
+
+def test_markers_of_a_whole_log_contain_rare_texts() -> None:
+    search = LogCollector().choose_markers(sys.maxsize)
+    groups = scan.group_by_rare_text(search._markers)
+    assert [text for text in groups if text not in RARE_TEXTS] == [b": opCount "]
+    assert set(groups) >= set(RARE_TEXTS)
+    assert len(groups) <= AT_ONCE
+
+
+@pytest.mark.parametrize("count", [1, BYTES_PER_RARE_TEXT])
+def test_markers_are_found_however_frequent_rare_texts_are(count: int) -> None:
+    search = LogCollector().choose_markers(sys.maxsize)
+    line = b"." * (BYTES_PER_RARE_TEXT // count) + b"ValueError: no\n"
+    lines = 2 * count * LEAST_SPARSE // BYTES_PER_RARE_TEXT
+    assert search.find_matches(line * lines, 0, len(line) * lines) == [
+        (number * len(line) + line.index(b"rror: "), b"rror: ")
+        for number in range(lines)
+    ]
+    assert (search._searched > 0) is (count > 1)
 
 
 @pytest.mark.usefixtures("engine")
