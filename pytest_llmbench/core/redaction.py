@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -224,6 +224,23 @@ class Redactor:
         if is_assigned_secret(name, text, loose=False):
             return MASK
         return self.redact(text)
+
+    def redact_texts(self, name: str, texts: Sequence[str | None]) -> list[str | None]:
+        """Redact the texts of a column with this name, as `redact_values` does.
+
+        Equal texts are redacted once; nothing is remembered. None is returned as None.
+        """
+
+        def change(text: str | None) -> str | None:
+            """Redact a text; the name of the column may show that it is a secret."""
+            if text is None:
+                return None
+            if find_kind(name) is not None:
+                return self.redact_variable(name, text)
+            return self.redact(text)
+
+        redacted = {text: change(text) for text in set(texts)}
+        return [redacted[text] for text in texts]
 
     def redact_lines(self, lines: Iterable[str]) -> list[str]:
         """Redact the lines of a text, including those of a private key.

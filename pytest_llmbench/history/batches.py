@@ -5,18 +5,19 @@ The memory of an export is then bounded.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from pytest_llmbench.history.paired_noise import list_noises
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.history.paired_noise import NOISE_TYPES, Noises
 from pytest_llmbench.history.queries import Row, fetch_rows, parse_metrics
-from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.store import UNEXPECTED, StoreLocation
 from pytest_llmbench.history.tables import SESSION, VERDICT, list_order
+from pytest_llmbench.history.verdict_columns import decode_metrics, fetch_columns
 
 VERDICTS = 2_000
 """Number of verdicts that are read at once. A session is not divided."""
@@ -62,46 +63,57 @@ def list_batches(location: StoreLocation) -> list[SessionBatch]:
 
 
 def find_further_columns(
-    location: StoreLocation, batches: Sequence[SessionBatch]
+    location: StoreLocation, batches: Sequence[SessionBatch], noises: Noises
 ) -> dict[str, type]:
     """Return the additional columns (metrics and A/Bs) with their types, in verdict
     order.
 
-    A metric is an integer if each verdict has it and all values are integers. Raises
-    HistoryError for a value that is not a number.
+    A metric is an integer if each verdict has it and all values are integers. `noises`
+    are those of `list_noises`. Raises HistoryError for a value that is not a number.
     """
-    noises = list_noises(location)
+    types: dict[str, type] = {}
+    whole: Collection[str] | None = None  # columns with an integer in every verdict
+    for batch in batches:
+        cells = _read_further_cells(location, batch, noises)
+        names = dict.fromkeys(chain.from_iterable(cells))
+        for name in names:
+            types.setdefault(name, NOISE_TYPES.get(name, float))
+        candidates = names if whole is None else whole
+        whole = {name for name in candidates if _has_integers(name, cells)}
+    return {**types, **dict.fromkeys(whole or (), int)}
+
+
+def _has_integers(name: str, cells: Sequence[Mapping[str, Any]]) -> bool:
+    """True if a column has an integer of at most 64 bits in each verdict."""
+    values: list[Any] = [verdict_cells.get(name) for verdict_cells in cells]
+    if set(map(type, values)) != {int}:
+        return False
+    return all(-LARGEST <= value < LARGEST for value in values)
+
+
+def _read_further_cells(
+    location: StoreLocation, batch: SessionBatch, noises: Noises
+) -> list[dict[str, Any]]:
+    """Read the cells of metrics and A/Bs of each verdict. Raises HistoryError."""
     columns = (VERDICT.c.session, VERDICT.c.configuration, VERDICT.c.metrics)
     query = (
         select(*columns)
         .join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
+        .where(VERDICT.c.session.in_(batch.sessions))
         .order_by(*list_order(location))
     )
-    types: dict[str, type] = {}
-    counts: Counter[str] = Counter()
-    for batch in batches:
-        batch_query = query.where(VERDICT.c.session.in_(batch.sessions))
-        for row in fetch_rows(location, batch_query, _parse_metrics):
-            noise = noises.get((row["session"], row["configuration"]), {})
-            values = {**noise, **flatten_metrics(row["metrics"])}
-            for name, value in values.items():
-                # The first value that is not an integer determines the type.
-                if types.get(name) in (None, int):
-                    types[name] = _find_type(value)
-            counts.update(values.keys())
-    verdict_count = sum(batch.verdicts for batch in batches)
-    for name, kind in types.items():
-        is_complete = counts[name] == verdict_count
-        if kind is not str and not (kind is int and is_complete):
-            types[name] = float
-    return types
-
-
-def _find_type(value: object) -> type:
-    """Return the type of a value; float for integers beyond 64 bits."""
-    if isinstance(value, int) and not -LARGEST <= value < LARGEST:
-        return float
-    return type(value)
+    try:
+        sessions, configurations, texts = fetch_columns(location, query).values()
+        metrics = decode_metrics(texts)
+    except (HistoryError, *UNEXPECTED):
+        # Reading by rows finds the first invalid row, and its session.
+        fetch_rows(location, query, _parse_metrics)
+        raise
+    keys = zip(sessions, configurations, strict=True)
+    return [
+        {**noises.get(key, {}), **flatten_metrics(values)}
+        for key, values in zip(keys, metrics, strict=True)
+    ]
 
 
 def _parse_metrics(row: Row) -> Row:

@@ -7,7 +7,7 @@ and older programs, which do not know the table, can still use a store that has 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import asdict
@@ -108,7 +108,18 @@ def read_noises(
     }
 
 
-def list_noises(location: StoreLocation) -> dict[tuple[str, str], dict[str, Any]]:
+NOISE_TYPES = {
+    "ab_cluster": str,
+    "ab_run_to_run": float,
+    "ab_degrees_of_freedom": float,
+}
+"""The exported columns of A/Bs with their types."""
+
+Noises = Mapping[tuple[str, str], Mapping[str, Any]]
+"""The exported columns of A/Bs by (session id, configuration id)."""
+
+
+def list_noises(location: StoreLocation) -> Noises:
     """Return the exported columns of A/Bs by (session id, configuration id)."""
     columns = {}
     with connect(location, writes=False) as connection:

@@ -112,7 +112,7 @@ def list_verdicts(location: StoreLocation, key: str) -> list[StoredEntry]:
         number = _find_last_run(location, configuration=key)
     entries = []
     if number is not None:
-        query = _join_tables(location).where(RUN.c.id == number)
+        query = select_everything(location).where(RUN.c.id == number)
         entries = _fetch_entries(location, query)
     if not entries:
         rows = fetch_rows(location, select(RUN.c.configuration).distinct(), dict)
@@ -142,7 +142,7 @@ def list_everything(
     Includes the run and session, the stored noise of the configuration in the session,
     and verdicts without a run.
     """
-    query = _join_tables(location)
+    query = select_everything(location)
     if sessions is not None:
         query = query.where(VERDICT.c.session.in_(sessions))
     rows = fetch_rows(location, query, _decode)
@@ -156,7 +156,7 @@ def list_everything(
 def list_columns() -> dict[str, type]:
     """Return the columns of `list_everything`, without metrics, with their types."""
     any_location = StoreLocation("")  # the columns do not depend on the location
-    columns = _join_tables(any_location).selected_columns
+    columns = select_everything(any_location).selected_columns
     return {
         column.name: column.type.python_type
         for column in columns
@@ -172,7 +172,7 @@ def list_days(
     `end` is excluded.
     """
     began = RUN.c.started
-    query = _join_tables(location).where(
+    query = select_everything(location).where(
         began >= convert_to_stored(first), began < convert_to_stored(end)
     )
     return _fetch_entries(location, query.where(is_in_time(location, SESSION)))
@@ -183,7 +183,7 @@ def list_session(location: StoreLocation, identifier: str) -> list[StoredEntry]:
 
     Raises HistoryError if the session does not exist or has no verdict with a run.
     """
-    query = _join_tables(location).where(
+    query = select_everything(location).where(
         SESSION.c.id == identifier, VERDICT.c.run.is_not(None)
     )
     rows = _fetch_entries(location, query)
@@ -286,7 +286,7 @@ def _rank_start(
     return is_in_past, began
 
 
-def _join_tables(location: StoreLocation) -> Select[Any]:
+def select_everything(location: StoreLocation) -> Select[Any]:
     """Build the query for all columns of each verdict, oldest first (`list_order`)."""
     run_columns = [
         column

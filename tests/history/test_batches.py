@@ -28,4 +28,4 @@ def test_export_batches_contain_each_session_once_in_order(
     assert [row["judged"] for row in rows] == [
         START + timedelta(days=day) for day in range(4)
     ]
-    assert batches.find_further_columns(location, listed)
+    assert batches.find_further_columns(location, listed, {})

@@ -10,27 +10,31 @@ import csv
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from io import BytesIO, StringIO
+from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.runtime import discard_output, pause_garbage_collection
+from pytest_llmbench.core.redaction import Redactor, make_redactor
+from pytest_llmbench.core.runtime import discard_output
 from pytest_llmbench.core.userfile import is_stream
 from pytest_llmbench.report.document import IDENTIFIERS
 from pytest_llmbench.report.output_files import EXPORT, open_atomically
-from pytest_llmbench.tools.command_line import Output, redact_values
+from pytest_llmbench.tools.command_line import Output
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import ArrayLike
 
     from pytest_llmbench.history.batches import SessionBatch
     from pytest_llmbench.history.store import StoreLocation
 
-Rows = list[dict[str, Any]]
 Columns = Mapping[str, type]
 """The columns of a table in order: names and types of values."""
 
@@ -42,6 +46,12 @@ WHOLE = ("number", "gpus", "attempts")
 STEPS = "step_seconds"
 KEPT = IDENTIFIERS | {"session", "metrics"}
 """The columns that are not redacted."""
+
+MAY_BE_QUOTED = re.compile(r"[,\"\r\n]")
+"""Matches in every cell of a CSV file that the module csv may quote."""
+
+SMALLEST_PLAIN, LARGEST_PLAIN = 1e-4, 1e16
+"""Numbers in this range are written without an exponent."""
 
 ROW_GROUP = 16_384
 """Rows that are compressed together in a Parquet file."""
@@ -74,7 +84,6 @@ def export(store: StoreLocation, arguments: argparse.Namespace) -> Output:
         return Output("")
     try:
         with (
-            pause_garbage_collection(),
             explain_errors(store),
             open_atomically(output, EXPORT, make_folders=False) as file,
         ):
@@ -130,23 +139,64 @@ def _print(texts: Iterator[str]) -> None:
         discard_output()
 
 
-def _read(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[Rows]:
-    """Yield the redacted rows of each part.
+class _Part(NamedTuple):
+    """The redacted verdicts of one part.
 
-    Times are ISO texts. Each metric has its own column.
+    `columns` are those of `list_columns`; lists and dictionaries are JSON texts, and
+    step times are packed. `further` has the cells of metrics and A/Bs of each verdict.
     """
-    from pytest_llmbench.history.batches import flatten_metrics
-    from pytest_llmbench.history.queries import list_columns, list_everything
 
-    # Only texts may contain secrets.
-    not_texts = {name for name, kind in list_columns().items() if kind is not str}
+    columns: Mapping[str, Sequence[Any]]
+    further: Sequence[Mapping[str, Any]]
+
+
+def _read(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[_Part]:
+    """Yield the redacted verdicts of each part. Times are ISO texts."""
+    from pytest_llmbench.history.batches import flatten_metrics
+    from pytest_llmbench.history.paired_noise import list_noises
+    from pytest_llmbench.history.verdict_columns import read_columns
+
+    redactor = make_redactor()
+    noises = list_noises(store)
+    redacted_noises = {
+        key: redactor.redact_values(noise, KEPT) for key, noise in noises.items()
+    }
     for part in parts:
-        rows = redact_values(list_everything(store, part.sessions), KEPT | not_texts)
-        for row in rows:
-            for name in TIMES:
-                row[name] = row[name].isoformat() if row[name] else None
-            row.update(flatten_metrics(row.pop("metrics")))
-        yield rows
+        verdicts = read_columns(store, part.sessions, redacted_noises)
+        columns = {
+            name: _redact_column(redactor, name, values)
+            for name, values in verdicts.columns.items()
+        }
+        further = [
+            {**noise, **flatten_metrics(metrics)}
+            for noise, metrics in zip(verdicts.noises, verdicts.metrics, strict=True)
+        ]
+        yield _Part(columns, further)
+
+
+def _redact_column(
+    redactor: Redactor, name: str, values: Sequence[Any]
+) -> Sequence[Any]:
+    """Redact the values of a column, and format times and JSON texts."""
+    from pytest_llmbench.history.queries import NESTED, list_columns
+
+    if name in NESTED:
+        formatted = {text: _redact_nested(redactor, name, text) for text in set(values)}
+        return [formatted[text] for text in values]
+    if name in TIMES:
+        return [time and time.replace(tzinfo=UTC).isoformat() for time in values]
+    # Only texts may contain secrets.
+    if name in KEPT or list_columns()[name] is not str:
+        return values
+    return redactor.redact_texts(name, values)
+
+
+def _redact_nested(redactor: Redactor, name: str, text: str | None) -> str:
+    """Redact the texts in a list or dictionary, given and returned as JSON."""
+    value = None if text is None else json.loads(text)
+    if name not in KEPT:
+        value = redactor.redact_values(value, KEPT)
+    return json.dumps(value)
 
 
 # --- CSV and JSON ---------------------------------------------------------------------
@@ -166,10 +216,27 @@ def _format(
         prefix, separator, closing, empty = "[\n ", ",\n ", "\n]\n", "[]\n"
         format_row = _format_indented
     # `prefix` begins the text of a part: later parts continue the list.
-    for rows in _read(store, parts):
-        yield prefix + separator.join(map(format_row, rows))
+    for part in _read(store, parts):
+        yield prefix + separator.join(map(format_row, _list_rows(part)))
         prefix = separator
     yield closing if parts else empty
+
+
+def _list_rows(part: _Part) -> Iterator[dict[str, Any]]:
+    """Yield each verdict as a plain dictionary, with None for missing step times."""
+    from pytest_llmbench.history.queries import NESTED, unpack_steps
+
+    parsed = {name: list(map(json.loads, part.columns[name])) for name in NESTED}
+    columns = {**part.columns, **parsed}
+    for values, further in zip(
+        zip(*columns.values(), strict=True), part.further, strict=True
+    ):
+        row = dict(zip(columns, values, strict=True))
+        row[STEPS] = [
+            None if math.isnan(seconds) else seconds
+            for seconds in unpack_steps(row[STEPS])
+        ]
+        yield {**row, **further}
 
 
 def _format_indented(row: dict[str, Any]) -> str:
@@ -180,48 +247,99 @@ def _format_indented(row: dict[str, Any]) -> str:
 def _format_csv(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[str]:
     """Yield the rows as CSV text, one part at a time."""
     columns = _find_columns(store, parts)
-    buffer = StringIO()
-    table = csv.writer(buffer, lineterminator="\n")
-    table.writerow(columns)
-    for rows in _read(store, parts):
-        cells = [_list_cells(rows, name, kind) for name, kind in columns.items()]
-        table.writerows(zip(*cells, strict=True))
-        yield buffer.getvalue()
-        buffer.seek(0)
-        buffer.truncate()
-    # The header of a table without rows; else empty.
-    yield buffer.getvalue()
+    yield ",".join(_quote(list(columns))) + "\n"
+    for part in _read(store, parts):
+        cells = [
+            _format_cells(_list_cells(part, name, kind), kind)
+            for name, kind in columns.items()
+        ]
+        rows = map(",".join, zip(*cells, strict=True))
+        yield "".join([f"{row}\n" for row in rows])
+
+
+def _format_cells(values: Sequence[Any], kind: type) -> Sequence[str]:
+    """Format the cells of a column whose values are of a type, as the module csv does."""
+    if kind is bytes:
+        texts = _format_steps(values)
+        return [f'"{text}"' if "," in text else text for text in texts]
+    if kind is float:
+        return _format_numbers(values)
+    texts = ["" if value is None else str(value) for value in values]
+    return _quote(texts) if kind in (str, datetime) else texts
+
+
+def _quote(texts: Sequence[str]) -> Sequence[str]:
+    """Quote the cells of a column if needed."""
+    # The module csv is slow: it compares each character with the end of the line.
+    special = {text for text in texts if MAY_BE_QUOTED.search(text)}
+    if not special:
+        return texts
+    lines = _Lines()
+    csv.writer(lines, lineterminator="\n").writerows([text] for text in special)
+    quoted = {
+        text: line.removesuffix("\n") for text, line in zip(special, lines, strict=True)
+    }
+    return [quoted.get(text, text) for text in texts]
+
+
+class _Lines(list[str]):
+    """Collects the rows that a writer of the module csv writes."""
+
+    def write(self, line: str) -> None:
+        self.append(line)
+
+
+def _format_numbers(values: Sequence[float | None]) -> list[str]:
+    """Format numbers as `str` does; empty for None."""
+    known_values = [value for value in values if value is not None]
+    if not known_values or not _are_plain(known_values):
+        return ["" if value is None else str(value) for value in values]
+    texts = msgspec.json.encode(values).decode().strip("[]").split(",")
+    return ["" if text == "null" else text for text in texts]
+
+
+def _format_steps(packed: Sequence[bytes]) -> list[str]:
+    """Format lists of step times as `str` does."""
+    from pytest_llmbench.history.queries import unpack_steps
+    from pytest_llmbench.history.verdict_columns import join_steps
+
+    steps = list(map(unpack_steps, packed))
+    if not _are_plain(join_steps(packed)):
+        return [str(list(seconds)) for seconds in steps]
+    texts = [msgspec.json.encode(seconds).decode() for seconds in steps]
+    return [text.replace(",", ", ").replace("null", "nan") for text in texts]
+
+
+def _are_plain(numbers: ArrayLike) -> bool:
+    """True if msgspec writes these numbers as Python does: without an exponent.
+
+    For example 1e-05 is written in another way. NaN is `null`.
+    """
+    import numpy as np
+
+    sizes = np.abs(np.asarray(numbers, dtype=float))
+    is_usual = (sizes >= SMALLEST_PLAIN) & (sizes < LARGEST_PLAIN)
+    return bool((is_usual | (sizes == 0) | np.isnan(sizes)).all())
 
 
 def _find_columns(store: StoreLocation, parts: Sequence[SessionBatch]) -> Columns:
     """List the columns of the table: verdict columns, then A/B tests and metrics."""
     from pytest_llmbench.history.batches import find_further_columns
+    from pytest_llmbench.history.paired_noise import list_noises
     from pytest_llmbench.history.queries import list_columns
 
-    return {**list_columns(), **find_further_columns(store, parts)}
+    further_columns = find_further_columns(store, parts, list_noises(store))
+    return {**list_columns(), **further_columns}
 
 
-def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
-    """Return the values of a column.
-
-    Lists and dictionaries are encoded as JSON, except the step times, which stay lists
-    with NaN for missing values. `kind` is the type of the values.
-    """
-    from pytest_llmbench.history.queries import NESTED
-
-    values: list[Any] = [row.get(name) for row in rows]
+def _list_cells(part: _Part, name: str, kind: type) -> Sequence[Any]:
+    """Return the values of a column. `kind` is the type of the values."""
+    if name in part.columns:
+        return part.columns[name]
+    values = [cells.get(name) for cells in part.further]
     if kind is float:
         return [None if value is None else float(value) for value in values]
-    if name == STEPS:
-        return list(map(_replace_missing, values))
-    return map(json.dumps, values) if name in NESTED else values
-
-
-def _replace_missing(step_times: list[float | None]) -> Sequence[float | None]:
-    """Replace None by NaN."""
-    if None not in step_times:  # the usual case, without a copy
-        return step_times
-    return [math.nan if seconds is None else seconds for seconds in step_times]
+    return values
 
 
 # --- Parquet --------------------------------------------------------------------------
@@ -238,9 +356,9 @@ def _write_parquet(
     schema = _make_schema(columns)
     pending: list[pa.Table] = []
     with pq.ParquetWriter(file, schema) as writer:
-        for rows in _read(store, parts):
+        for part in _read(store, parts):
             arrays = [
-                _make_array(_list_cells(rows, name, kind), schema.field(name).type)
+                _make_array(_list_cells(part, name, kind), schema.field(name).type)
                 for name, kind in columns.items()
             ]
             pending.append(pa.table(arrays, schema=schema))
@@ -252,13 +370,30 @@ def _write_parquet(
         )
 
 
-def _make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
-    """Make the array of a column; ISO texts become timestamps."""
+def _make_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Make the array of a column; ISO texts become timestamps, bytes step times."""
     import pyarrow as pa
 
+    if pa.types.is_list(kind):
+        return _make_step_array(values)
     if pa.types.is_timestamp(kind):
         values = [value and datetime.fromisoformat(value) for value in values]
     return pa.array(values, kind)
+
+
+def _make_step_array(packed: Sequence[bytes]) -> pa.Array:
+    """Make the array of step times, NaN if missing."""
+    import numpy as np
+    import pyarrow as pa
+
+    from pytest_llmbench.history.verdict_columns import join_steps
+
+    joined = join_steps(packed)
+    counts = [len(steps) // 8 for steps in packed]
+    ends = np.cumsum([0, *counts], dtype=np.int32)
+    # One kind of NaN.
+    seconds = np.where(np.isnan(joined), math.nan, joined)
+    return pa.ListArray.from_arrays(pa.array(ends), pa.array(seconds))
 
 
 def _make_schema(columns: Columns) -> pa.Schema:

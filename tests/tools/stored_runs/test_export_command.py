@@ -14,7 +14,7 @@ import pytest
 from support.remembered import START, document, outcome, trials
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.history import batches, queries
+from pytest_llmbench.history import batches, queries, verdict_columns
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.tools.stored_runs import export_command as export
@@ -161,14 +161,14 @@ def test_export_reads_the_history_in_parts(
     store: StoreLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
-    read = queries.list_everything
+    read = verdict_columns.read_columns
 
-    def count(*arguments: Any) -> queries.Rows:
-        rows = read(*arguments)
-        sizes.append(len(rows))
-        return rows
+    def count(*arguments: Any) -> verdict_columns.VerdictColumns:
+        verdicts = read(*arguments)
+        sizes.append(len(verdicts.metrics))
+        return verdicts
 
-    monkeypatch.setattr(queries, "list_everything", count)
+    monkeypatch.setattr(verdict_columns, "read_columns", count)
     call("-o", "h.csv")
     assert sizes == [2, 1, 1, 1, 1]  # two sessions started together
 

@@ -1,0 +1,152 @@
+"""Read a batch of verdicts by columns, for `llmbench history export`.
+
+The values are those of `list_everything`, whose rows take four times as long.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.json import Decoder
+from sqlalchemy import Select
+
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.history.paired_noise import Noises
+from pytest_llmbench.history.queries import (
+    NESTED,
+    list_everything,
+    parse_environment,
+    parse_list,
+    parse_metrics,
+    require_time_if_counted,
+    select_everything,
+)
+from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
+from pytest_llmbench.history.tables import VERDICT
+
+Columns = dict[str, Sequence[Any]]
+
+Number = int | float | None
+
+MetricsByName = Mapping[str, Sequence[Any]]
+"""Value and standard deviation of each metric."""
+
+
+class VerdictColumns(NamedTuple):
+    """Verdicts with their runs and sessions, oldest first.
+
+    `columns` are those of `list_columns`. Times have no time zone, lists and
+    dictionaries are JSON texts, and step times are packed. `noises` and `metrics` have
+    one entry for each verdict.
+    """
+
+    columns: Columns
+    noises: Sequence[Mapping[str, Any]]
+    metrics: Sequence[MetricsByName]
+
+
+def read_columns(
+    location: StoreLocation, sessions: Collection[str], noises: Noises
+) -> VerdictColumns:
+    """Read all verdicts of these sessions by columns.
+
+    `noises` are those of `list_noises`. Raises HistoryError for an invalid value.
+    """
+    query = select_everything(location).where(VERDICT.c.session.in_(sessions))
+    try:
+        columns = fetch_columns(location, query)
+        for counts, seconds in zip(
+            columns["counts"], columns["run_seconds"], strict=True
+        ):
+            require_time_if_counted(counts, seconds)
+        for name in NESTED:
+            _check_nested(name, columns[name])
+        _check_steps(columns["step_seconds"])
+        metrics = decode_metrics(columns.pop("metrics"))
+    except (HistoryError, *UNEXPECTED):
+        # Reading by rows finds the first invalid row, and its session.
+        list_everything(location, sessions)
+        raise
+    keys = zip(columns["session"], columns["configuration"], strict=True)
+    return VerdictColumns(columns, [noises.get(key, {}) for key in keys], metrics)
+
+
+def fetch_columns(location: StoreLocation, query: Select[Any]) -> Columns:
+    """Return the columns of a query on a store that has tables.
+
+    Raises TypeError for a value of another type than its column's, or not finite.
+    """
+    with connect(location, writes=False) as connection:
+        rows = connection.execute(query).all()
+    selected = query.selected_columns
+    values: Iterable[Sequence[Any]] = zip(*rows, strict=True)
+    if not rows:
+        values = [()] * len(selected)
+    columns: Columns = {}
+    for column, cells in zip(selected, values, strict=True):
+        _check_types(column.name, column.type.python_type, cells)
+        columns[column.name] = cells
+    return columns
+
+
+def _check_types(name: str, kind: type[Any], cells: Sequence[Any]) -> None:
+    """Raise TypeError for a value of another type than `kind`, or not finite."""
+    found_kinds = set(map(type, cells)) - {type(None)}
+    if not all(issubclass(found, kind) for found in found_kinds):
+        raise TypeError(f"{name} contains {found_kinds}")
+    if kind is float:
+        numbers = [number for number in cells if number is not None]
+        if not all(map(math.isfinite, numbers)):
+            raise TypeError(f"{name} is not finite")
+
+
+def _check_nested(name: str, texts: Sequence[str | None]) -> None:
+    """Raise TypeError or ValueError if a text is not JSON of the column's type."""
+    for text in set(texts):
+        if text is None:
+            continue
+        if name == "environment":
+            parse_environment(text)
+        else:
+            parse_list(name, text)
+
+
+# --- step times -----------------------------------------------------------------------
+
+
+def _check_steps(packed: Sequence[bytes]) -> None:
+    """Raise ValueError for a truncated or infinite step time."""
+    if any(len(steps) % 8 for steps in packed):
+        raise ValueError("a step time is truncated")
+    if np.isinf(join_steps(packed)).any():
+        raise ValueError("a step time is not finite")
+
+
+def join_steps(packed: Sequence[bytes]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the step times of all verdicts in one array, NaN if missing."""
+    return np.frombuffer(b"".join(packed), "<f8")
+
+
+# --- metrics --------------------------------------------------------------------------
+
+_decode: Callable[[str], MetricsByName]
+_decode = Decoder(dict[str, tuple[Number, Number]]).decode
+
+
+def decode_metrics(texts: Iterable[str]) -> list[MetricsByName]:
+    """Parse the metrics of each verdict, like `parse_metrics`.
+
+    Raises TypeError or ValueError for other values.
+    """
+    return list(map(_decode_one, texts))
+
+
+def _decode_one(text: str) -> MetricsByName:
+    """Parse metrics with msgspec, or with `parse_metrics` if msgspec refuses them."""
+    try:
+        return _decode(text)
+    except ValueError:
+        return parse_metrics(text)
