@@ -111,6 +111,10 @@ class LazySteps(Steps):
         """Build a read-only column."""
         raise NotImplementedError
 
+    def read_column(self, name: str) -> NDArray[Any]:
+        """Build a read-only column without storing it."""
+        return self._make_column(name)
+
     def __getattr__(self, name: str) -> NDArray[Any]:
         """Build a column on first access and store it."""
         if name not in Steps.__slots__:

@@ -30,6 +30,7 @@ from pytest_llmbench.judge.run_selection import list_before_newest, list_starts
 from pytest_llmbench.judge.silence import find_silences
 from pytest_llmbench.runs.duplicates import mark_past_duplicates
 from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.runs.measure.older_runs import measure_older
 from pytest_llmbench.session.catalog import (
     PLAUSIBLE,
     Catalog,
@@ -320,19 +321,13 @@ def _measure_against(
         if settings is None
         else select_tolerance(settings, baseline).factor - 1
     )
-    # True up to the newest run that is not excluded, which is the judged one.
-    is_measured_fully = True
-    for run in runs:
-        measurement = measure(
-            run,
-            baseline,
-            now,
-            step_time_only=not is_measured_fully,
-            tolerance=tolerance,
-        )
-        if judged == "newest" and measurement.excluded is None:
-            is_measured_fully = False
+    for position, run in enumerate(runs):
+        measurement = measure(run, baseline, now, tolerance=tolerance)
         yield measurement
+        # The newest run that is not excluded is the judged one.
+        if judged == "newest" and measurement.excluded is None:
+            yield from measure_older(runs[position + 1 :], baseline, now)
+            return
 
 
 def _with_efficiencies(measured: Measured, catalog: Catalog) -> Measured:

@@ -106,7 +106,7 @@ def find_problems(
     Checks claims in names and metadata, statements in the log, and rates.
     """
     configuration, steps = baseline.configuration, timing.steps
-    yield from _check_claims(run, baseline)
+    yield from check_claims(run, baseline)
     expected_batch = configuration.global_batch_size
     batches = steps.global_batch_size  # NaN where the log prints none
     differs = np.isfinite(batches) & (batches != expected_batch)
@@ -128,16 +128,24 @@ def _find_stated_problems(
     Each `_check_` function yields messages with their log lines.
     """
     for text, line in (
-        *_check_gpus(choice.segment, baseline),
-        *_check_gpu_type(choice.segment, baseline),
-        *_check_gpu_memory(choice.segment, baseline),
-        *_check_sizes(choice.segment, baseline),
-        *_check_precision(choice.segment, baseline),
-        *_check_model(choice.segment, baseline),
+        *check_statements(choice.segment, baseline),
         *_check_samples(choice.segment.steps, timing, baseline),
         *_check_target_tokens(timing, baseline),
     ):
         yield Problem(Reason.WRONG_CONFIGURATION, text, line)
+
+
+def check_statements(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
+    """Yield a message for each statement that contradicts the baseline, with its line.
+
+    Depends on the fields and values of the statements only, except for the lines.
+    """
+    yield from _check_gpus(segment, baseline)
+    yield from _check_gpu_type(segment, baseline)
+    yield from _check_gpu_memory(segment, baseline)
+    yield from _check_sizes(segment, baseline)
+    yield from _check_precision(segment, baseline)
+    yield from _check_model(segment, baseline)
 
 
 def list_notes(
@@ -446,7 +454,7 @@ def _check_target_tokens(
     changes = len(set(tokens.tolist())) > 1
     if share < LEAST_TARGET_SHARE and changes and _has_same_shapes(window, baseline):
         return
-    batch_tokens = _count_tokens(baseline)
+    batch_tokens = count_tokens(baseline)
     text = f"total_weights is {tokens.max():g} tokens a step, the baseline has {batch_tokens}: a different batch or sequence length"
     yield text, int(window.line[0])
 
@@ -457,7 +465,7 @@ def _compute_target_share(window: Steps, baseline: Baseline) -> float:
     NaN if the log prints no target tokens.
     """
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
-    batch_tokens = _count_tokens(baseline)
+    batch_tokens = count_tokens(baseline)
     if not len(tokens) or not batch_tokens:
         return float("nan")
     return float(tokens.max()) / batch_tokens
@@ -472,10 +480,10 @@ def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
     printed = tokens[np.isfinite(tokens)]
     if not len(printed):
         return False
-    return abs(compute_median(printed) / _count_tokens(baseline) - 1) <= SHAPES_BAND
+    return abs(compute_median(printed) / count_tokens(baseline) - 1) <= SHAPES_BAND
 
 
-def _count_tokens(baseline: Baseline) -> int:
+def count_tokens(baseline: Baseline) -> int:
     """Return the number of tokens in the baseline's global batch."""
     return (
         baseline.configuration.architecture.sequence_length
@@ -483,8 +491,11 @@ def _count_tokens(baseline: Baseline) -> int:
     )
 
 
-def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
-    """Yield a problem for each value in a name or metadata that the baseline contradicts."""
+def check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
+    """Yield a problem for each value in a name or metadata that the baseline contradicts.
+
+    Depends on the hints of the run only.
+    """
     configuration = baseline.configuration
     expected = {
         name: getattr(configuration.parallelism, name) for name in CLAIMED_FIELDS
@@ -530,7 +541,7 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
         steps.tokens_per_second_per_gpu[printed] * steps.seconds[printed]
     )
     tokens = tokens_per_gpu * configuration.key.gpus
-    batch_tokens = _count_tokens(baseline)
+    batch_tokens = count_tokens(baseline)
     difference = 0.0
     if batch_tokens and configuration.key.gpus:
         difference = abs(tokens / batch_tokens - 1)

@@ -86,15 +86,15 @@ def measure(
         statistic_seconds=seconds,
         last_step_seconds=float(usable_seconds[-1]) if len(usable_seconds) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
-        window_steps=_decode_shared(steps.index[counted].tobytes()),
-        window_lines=_decode_shared(steps.line[counted].tobytes()),
+        window_steps=decode_shared(steps.index[counted].tobytes()),
+        window_lines=decode_shared(steps.line[counted].tobytes()),
         mean_of=mean_of,
         moving_mean=detect_moving_mean(choice.segment.steps),
         resolution_seconds=_compute_median_or_zero(steps.resolution_seconds[counted]),
         problems=problems,
         excluded=excluded,
         attempts=attempts.list_attempts(run, choice, baseline.steps),
-        checkpoints=_select_segment_checkpoints(
+        checkpoints=select_segment_checkpoints(
             choice.attempt.log.checkpoints, choice.number
         ),
         timed_seconds=_compute_documented_mean(timing, baseline),
@@ -185,7 +185,7 @@ def _add_details(
 
 
 @lru_cache(1024)
-def _decode_shared(encoded: bytes) -> tuple[int, ...]:
+def decode_shared(encoded: bytes) -> tuple[int, ...]:
     """Decode 64-bit integers into a tuple that equal inputs share.
 
     Most runs have the same step numbers, and there may be 100,000 runs.
@@ -305,7 +305,7 @@ def _list_metrics(
     return metrics.compute_window_metrics(baseline, timing, seconds)
 
 
-def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkpoints:
+def select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkpoints:
     """Select the checkpoint records of one segment (1-based `number`)."""
     if not checkpoints.records:
         return checkpoints

@@ -11,7 +11,7 @@ from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.runs.measure.window import LONGEST_SECONDS
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.log_records import Floats
+    from pytest_llmbench.core.log_records import Floats, Integers
 
 KNOWN_WIDTH = 5  # the width of moving means in NeMo 1, in steps
 
@@ -51,15 +51,30 @@ def detect_moving_mean(steps: Steps) -> int:
     # steps by 9, not by 5.
     if (steps.mean_of > 1).any():  # the log states the width of its means
         return 1
-    count = _count_leading_steps(steps)
+    count = count_leading_steps(steps)
     printed, unit = steps.seconds[:count], steps.resolution_seconds[:count]
-    for width in dict.fromkeys((KNOWN_WIDTH, _suggest_width(printed))):
-        if _weigh_evidence(printed, unit, width) > CONVINCING:
-            return width
-    return 1
+    return int(detect_moving_means(printed[np.newaxis], unit[np.newaxis])[0])
 
 
-def _count_leading_steps(steps: Steps) -> int:
+def detect_moving_means(printed: Floats, unit: Floats) -> Integers:
+    """Detect the width of each row's moving mean, shape (m,), as `detect_moving_mean`.
+
+    `printed` and `unit`, of shape (m, n), are the seconds of the first n steps of m
+    segments, and one unit in their last digit. Steps after EXAMINED_STEPS are ignored.
+    """
+    printed, unit = printed[:, :EXAMINED_STEPS], unit[:, :EXAMINED_STEPS]
+    widths = np.ones(len(printed), dtype=np.int64)
+    suggested = _suggest_widths(printed)
+    is_convincing = _weigh_evidence(printed, unit, KNOWN_WIDTH) > CONVINCING
+    widths[is_convincing] = KNOWN_WIDTH
+    for width in set(suggested[~is_convincing].tolist()) - {KNOWN_WIDTH}:
+        rows = np.flatnonzero(~is_convincing & (suggested == width))
+        evidence = _weigh_evidence(printed[rows], unit[rows], width)
+        widths[rows[evidence > CONVINCING]] = width
+    return widths
+
+
+def count_leading_steps(steps: Steps) -> int:
     """Return the number of leading steps that are consecutive and have a time."""
     seconds, index = steps.seconds[:EXAMINED_STEPS], steps.index[:EXAMINED_STEPS]
     valid = (seconds > 0) & (seconds < LONGEST_SECONDS)
@@ -67,91 +82,120 @@ def _count_leading_steps(steps: Steps) -> int:
     return len(seconds) if valid.all() else int(np.argmin(valid))
 
 
-def _suggest_width(printed: Floats) -> int:
-    """Suggest the width after which a slow first step seems to leave the mean."""
+def _suggest_widths(printed: Floats) -> Integers:
+    """Suggest the width after which a slow first step seems to leave each row's mean."""
     # The mean of the first k steps contains 1/k of the first step's excess; after w
     # steps the remaining 1/w disappears at once.
-    widths = np.arange(2, min(LARGEST_WIDTH + 1, len(printed)))
+    suggested = np.full(len(printed), KNOWN_WIDTH)
+    widths = np.arange(2, min(LARGEST_WIDTH + 1, printed.shape[1]))
     if not len(widths):
-        return KNOWN_WIDTH
+        return suggested
     # for each width, the excess of the first step that the drop after w steps implies
-    implied_excess = (printed[widths - 1] - printed[widths]) * widths
-    largest = int(np.argmax(implied_excess))
-    width = int(widths[largest])
-    excess = printed[0] - printed[width]
-    if excess / 2 < implied_excess[largest] < 2 * excess:
-        return width
-    return KNOWN_WIDTH
+    implied_excesses = (printed[:, widths - 1] - printed[:, widths]) * widths
+    largest = np.argmax(implied_excesses, axis=1)
+    rows = np.arange(len(printed))
+    implied_excess = implied_excesses[rows, largest]
+    excess = printed[:, 0] - printed[rows, widths[largest]]
+    is_plausible = (excess / 2 < implied_excess) & (implied_excess < 2 * excess)
+    suggested[is_plausible] = widths[largest][is_plausible]
+    return suggested
 
 
-def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
+def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> Floats:
     """Return the log-likelihood ratio of means of `width` steps to single steps.
 
-    -infinity if the values cannot be means, or are too few.
+    The ratio of each row, shape (m,): -infinity if the values cannot be means, or are
+    too few.
 
-    printed, unit: seconds of the first n steps, and one unit in their last digit.
+    printed, unit: seconds of the first n steps of m segments, and one unit in their last
+    digit, shape (m, n).
     """
-    if len(printed) < 2 * width:
-        return -math.inf
-    counts = np.minimum(np.arange(1, len(printed) + 1), width)
+    ratios = np.full(len(printed), -math.inf)
+    steps = printed.shape[1]
+    if steps < 2 * width:
+        return ratios
+    counts = np.minimum(np.arange(1, steps + 1), width)
     # Each mean times its count is the sum of the last `width` steps. Sums that are
     # `width` apart add up to the sum of all steps so far.
     totals = _sum_strided(width, counts * printed)
     # the single step times if the printed values are means of them
-    reconstructed = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
-    if reconstructed.min() <= 0:  # step times are positive: the values are not means
-        return -math.inf
+    reconstructed = np.concatenate(
+        (totals[:, :1], totals[:, 1:] - totals[:, :-1]), axis=1
+    )
+    # Step times are positive: otherwise the values are not means.
+    is_possible = ~(reconstructed.min(axis=1) <= 0)
+    if not is_possible.any():
+        return ratios
+    printed, reconstructed = printed[is_possible], reconstructed[is_possible]
     # Errors are assumed to be Cauchy distributed, so that no single step decides. Their
     # scale is the typical error of the better reading plus the rounding error.
     as_single = _predict_errors(printed)
     as_mean = _predict_errors(reconstructed) / counts[1:]
-    typical_error = min(
-        _compute_upper_median(as_single), _compute_upper_median(as_mean)
+    typical_error = np.minimum(
+        _compute_upper_medians(as_single), _compute_upper_medians(as_mean)
     )
-    rounding = _sum_strided(width, unit**2)[1:]
+    rounding = _sum_strided(width, unit[is_possible] ** 2)[:, 1:]
     scale = typical_error**2 + rounding + EXACT
-    return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
+    quotients = (as_single**2 + scale) / (as_mean**2 + scale)
+    ratios[is_possible] = np.log(quotients).sum(axis=1)
+    return ratios
 
 
 def _sum_strided(width: int, values: Floats) -> Floats:
-    """Return the sum of each value and every `width`-th value before it, shape (n,).
+    """Return the sum of each value and every `width`-th value before it in its row.
 
-    With width 2, the values 1, 2, 3, 4 give 1, 2, 4, 6.
+    With width 2, the row 1, 2, 3, 4 gives 1, 2, 4, 6.
     """
-    rows = -(-len(values) // width)
-    padded = np.zeros(rows * width)
-    padded[: len(values)] = values
-    return padded.reshape(rows, width).cumsum(axis=0).ravel()[: len(values)]
+    count, steps = values.shape
+    strides = -(-steps // width)
+    padded = np.zeros((count, strides * width))
+    padded[:, :steps] = values
+    sums = padded.reshape(count, strides, width).cumsum(axis=1)
+    return sums.reshape(count, strides * width)[:, :steps]
 
 
 def _predict_errors(values: Floats) -> Floats:
-    """Return the prediction errors of values of shape (n,), shape (n - 1,).
+    """Return the prediction errors of values of shape (m, n), shape (m, n - 1).
 
     Each value is predicted from the previous one.
     """
     # The distance from the steady level shrinks as in the warm-up, or as in the noise
     # of the second half; the better prediction counts.
-    middle = len(values) // 2
-    steady_level = _compute_upper_median(values[middle:])
+    middle = values.shape[1] // 2
+    steady_level = _compute_upper_medians(values[:, middle:])
     distance = values - steady_level
-    before, after = distance[:-1], distance[1:]
-    shrinkage = _estimate_correlation(distance)
-    noise_shrinkage = _estimate_correlation(distance[middle:])
-    return np.minimum(
+    before, after = distance[:, :-1], distance[:, 1:]
+    shrinkage = _estimate_correlations(distance)
+    noise_shrinkage = _estimate_correlations(distance[:, middle:])
+    errors: Floats = np.minimum(
         np.abs(after - shrinkage * before), np.abs(after - noise_shrinkage * before)
     )
+    return errors
 
 
-def _estimate_correlation(distance: Floats) -> float:
-    """Return the lag-1 correlation around zero, 0 to 0.99; 0 for constant values."""
-    sum_of_squares = float(distance[:-1] @ distance[:-1])
-    if not sum_of_squares > 0:
-        return 0.0
-    correlation = float(distance[1:] @ distance[:-1]) / sum_of_squares
-    return min(max(correlation, 0.0), STEADIEST)
+def _estimate_correlations(distance: Floats) -> Floats:
+    """Return each row's lag-1 correlation around zero, 0 to 0.99, shape (m, 1).
+
+    0 for constant values.
+    """
+    before, after = distance[:, :-1], distance[:, 1:]
+    sum_of_squares = (before * before).sum(axis=1, keepdims=True)
+    products = (after * before).sum(axis=1, keepdims=True)
+    correlation = np.divide(
+        products,
+        sum_of_squares,
+        out=np.zeros_like(products),
+        where=sum_of_squares > 0,
+    )
+    clipped: Floats = np.clip(correlation, 0.0, STEADIEST)
+    return clipped
 
 
-def _compute_upper_median(values: Floats) -> float:
-    """Return the upper median: the larger of the two middle values of an even count."""
+def _compute_upper_medians(values: Floats) -> Floats:
+    """Return each row's upper median, shape (m, 1).
+
+    This is the larger of the two middle values of an even count.
+    """
     # numpy.median takes twenty times as long for a few dozen values
-    return float(np.sort(values)[len(values) // 2])
+    middle = values.shape[1] // 2
+    return np.sort(values, axis=1)[:, middle : middle + 1]

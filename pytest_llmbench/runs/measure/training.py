@@ -193,7 +193,7 @@ def observe(
     ends = _compare_ends(curve.loss, curve.line)
     window_losses = curve.loss[in_window & (curve.loss > 0)]
     if ends and len(window_losses) and not is_rewarded(run, choice, baseline):
-        last_losses = window_losses[-_count_ends(len(window_losses)) :]
+        last_losses = window_losses[-count_ends(len(window_losses)) :]
         yield Observed.FIRST_LOSS, ends.first
         yield Observed.LAST_LOSS, compute_median(last_losses)
 
@@ -456,7 +456,7 @@ def _compare_ends(loss: Floats, line: Integers) -> Ends | None:
     """Return the medians of the first and last losses, None for too few positive
     losses."""
     rows = np.flatnonzero((loss > 0) & (loss < math.inf))
-    count = _count_ends(len(rows))
+    count = count_ends(len(rows))
     if len(rows) < 2 * count:
         return None
     losses = loss[rows]
@@ -476,7 +476,7 @@ def _compare_ends(loss: Floats, line: Integers) -> Ends | None:
     )
 
 
-def _count_ends(losses: int) -> int:
+def count_ends(losses: int) -> int:
     """Return the number of losses to compare at each end of a run with `losses`."""
     return max(FEWEST_LOSSES, math.ceil(END_SHARE * losses))
 
