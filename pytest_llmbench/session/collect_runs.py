@@ -352,8 +352,10 @@ class _Collection:
 
         self._reader = reader
         self._recipes = reader.catalog.recipes
-        self._search = RunSearch(reader.settings.logs, reader.stores)
-        self._found = self._search.discovery
+        search = RunSearch(reader.settings.logs, reader.stores)
+        self._found = search.discovery
+        # A search keeps each folder that it visited: as much memory as the runs take.
+        self._search = search if self._found.unnamed else None
         self._runs: list[Run] = []
         self._without_steps: list[ReadRun] = []
         # ids of runs whose logs are not named like logs
@@ -502,7 +504,7 @@ class _Collection:
         """
         from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
-        if not self._found.unnamed:
+        if self._search is None:
             return
         accepted_files = self._search_unnamed()
         if not accepted_files:

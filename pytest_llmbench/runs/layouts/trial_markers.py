@@ -62,6 +62,9 @@ class TrialMarker(NamedTuple):
     pending_since: float | None = None
 
 
+NO_MARKERS: frozenset[str] = frozenset()
+
+
 def is_marker(name: str) -> bool:
     """True if the file name is that of a trials file or of a marker next to a log."""
     return name == TRIALS_FILE or name.endswith(VARIANT_MARK)
@@ -85,7 +88,8 @@ class TrialMarkers(Struct):
 
     def add_folder(self, folder: str, markers: Iterable[str]) -> None:
         """Add the markers of a folder that was read."""
-        self._markers_by_folder[folder] = frozenset(markers)
+        # Nearly all folders have none and share one empty set, which takes 216 bytes.
+        self._markers_by_folder[folder] = frozenset(markers) or NO_MARKERS
 
     def find(
         self, logs: Sequence[Path], job: str, modified: float
