@@ -11,7 +11,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from functools import cache, lru_cache
 from itertools import chain, islice, repeat
@@ -77,6 +77,7 @@ _COLUMNS = {
         _DECLARED_COLUMNS, key=lambda name: -_DECLARED_COLUMNS[name].itemsize
     )
 }
+_NUMBERS = {name: number for number, name in enumerate(_COLUMNS)}
 _FLAGS = [name for name, kind in _COLUMNS.items() if kind == np.bool_]
 _ALIGNED = 8  # bytes
 # A segment begins with a bit mask of the columns that are stored as one value because
@@ -116,6 +117,25 @@ _get_shared_column = lru_cache(1024)(_repeat_value)
 # Longer columns are not shared: they would fill the memory, and few segments have the
 # same length.
 _LONGEST_SHARED = 1000
+# Columns that differ from run to run. Most runs of a configuration have the same other
+# columns.
+_DIFFERENT = {
+    "seconds",
+    "loss",
+    "grad_norm",
+    "tflops_per_gpu",
+    "tokens_per_second_per_gpu",
+    "samples_per_second",
+    "stamp",
+    "since",
+    "throughput",
+}
+
+
+@lru_cache(8192)
+def _share(column: bytes) -> bytes:
+    """Return bytes that equal columns of several segments share."""
+    return column
 
 
 class _PackedSteps(LazySteps):
@@ -124,20 +144,39 @@ class _PackedSteps(LazySteps):
     Decoding all columns at once takes longer than all other unpacking.
     """
 
-    __slots__ = ("_position",)
-    # Bytes, offset of the segment, number of steps, bit mask of the repeated columns.
-    _position: tuple[bytes, int, int, int]
+    __slots__ = ("_packed",)
+    # The bytes of each column, in the order of _COLUMNS: one value if it is repeated.
+    # A modified copy of the steps has no bytes.
+    _packed: tuple[bytes, ...]
+
+    def __len__(self) -> int:
+        packed = getattr(self, "_packed", None)
+        return len(self.index) if packed is None else _count_steps(packed)
 
     def _make_column(self, name: str) -> NDArray[Any]:
         """Decode the column `name`."""
-        data, offset, count, repeated = self._position
-        offsets, _ = _compute_layout(count, repeated)
-        begin, end = offsets[name]
-        has_all_values = end - begin == count * _COLUMNS[name].itemsize
-        if has_all_values:
-            return np.frombuffer(data, _COLUMNS[name], count, offset + begin)
+        column, count = self._packed[_NUMBERS[name]], _count_steps(self._packed)
+        if not _is_repeated(column, name, count):
+            kind = _COLUMNS[name]
+            return np.frombuffer(column, kind) if count else np.empty(0, kind)
         repeat_value = _get_shared_column if count <= _LONGEST_SHARED else _repeat_value
-        return repeat_value(data[offset + begin : offset + end], name, count)
+        return repeat_value(column, name, count)
+
+
+def _count_steps(packed: Sequence[bytes]) -> int:
+    return len(packed[_NUMBERS[_COUNTED]]) // _COLUMNS[_COUNTED].itemsize
+
+
+def _is_repeated(column: bytes, name: str, count: int) -> bool:
+    """True if the bytes of a column are one value instead of `count`."""
+    return len(column) != count * _COLUMNS[name].itemsize
+
+
+def _make_packed_steps(packed: Iterable[bytes]) -> _PackedSteps:
+    steps = _PackedSteps.__new__(_PackedSteps)
+    # The class is frozen, and its `__init__` would need all columns.
+    object.__setattr__(steps, "_packed", tuple(packed))
+    return steps
 
 
 class _StepReader:
@@ -166,27 +205,55 @@ class _StepReader:
         flags = self._data[begin + flags_begin : begin + flags_end]
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
-        steps = _PackedSteps.__new__(_PackedSteps)
-        object.__setattr__(steps, "_position", (self._data, begin, count, repeated))
+        shares = count <= _LONGEST_SHARED
+        return _make_packed_steps(
+            [
+                _share(self._data[begin + first : begin + end])
+                if shares and name not in _DIFFERENT
+                else self._data[begin + first : begin + end]
+                for name, (first, end) in offsets.items()
+            ]
+        )
+
+
+def compress_log(log: ParsedLog) -> ParsedLog:
+    """Return a log whose short segments take as little memory as unpacked ones."""
+    return replace(
+        log,
+        segments=tuple(
+            replace(segment, steps=_compress_steps(segment.steps))
+            if len(segment.steps) <= _LONGEST_SHARED
+            else segment
+            for segment in log.segments
+        ),
+        readings=tuple(map(compress_log, log.readings)),
+    )
+
+
+def _compress_steps(steps: Steps) -> _PackedSteps:
+    """Return steps as the bytes of their columns; unpacked steps are unchanged."""
+    if isinstance(steps, _PackedSteps) and hasattr(steps, "_packed"):
         return steps
-
-
-def _pack_steps(steps: Steps) -> bytes | memoryview:
-    """Encode the steps of one segment; unpacked steps are returned as they were read."""
-    # Only unpacked steps have a position; a modified copy has none.
-    position = getattr(steps, "_position", None)
-    if position:
-        data, begin, count, repeated = position
-        _, size = _compute_layout(count, repeated)
-        return memoryview(data)[begin : begin + size]
-    columns, repeated, count = [], 0, len(steps)
-    for number, (name, kind) in enumerate(_COLUMNS.items()):
+    columns, count = [], len(steps)
+    for name, kind in _COLUMNS.items():
         column = np.asarray(getattr(steps, name), kind).tobytes()
         value = column[: kind.itemsize]
         if count > 1 and name != _COUNTED and column == value * count:
-            repeated |= 1 << number
             column = value
-        columns.append(column)
+        shares = count <= _LONGEST_SHARED and name not in _DIFFERENT
+        columns.append(_share(column) if shares else column)
+    return _make_packed_steps(columns)
+
+
+def _pack_steps(steps: Steps) -> bytes:
+    """Encode the steps of one segment."""
+    compressed = _compress_steps(steps)
+    columns, count = compressed._packed, len(compressed)
+    repeated = sum(
+        1 << number
+        for number, (name, column) in enumerate(zip(_COLUMNS, columns, strict=True))
+        if _is_repeated(column, name, count)
+    )
     segment = b"".join((_REPEATED.pack(repeated), *columns))
     return segment.ljust(_pad(len(segment)), b"\0")
 

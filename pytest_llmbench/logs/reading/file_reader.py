@@ -20,11 +20,13 @@ from typing import TypeAlias
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import clip
+from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.logs.reading.codec import (
     FileReading,
     FileToRead,
     ReadResult,
+    compress_log,
     pack,
     unpack,
 )
@@ -130,10 +132,17 @@ def read_batches(
             readings = _unpack_answer(batch, data)
             if not readings:  # no worker has read the batch
                 readings = [
-                    read_file(file, definitions, with_state=with_state)
+                    _compress(read_file(file, definitions, with_state=with_state))
                     for file in batch
                 ]
             yield readings
+
+
+def _compress(reading: FileReading) -> FileReading:
+    """Return a reading that takes as little memory as the reply of a worker."""
+    if not isinstance(reading.result, ParsedLog):
+        return reading
+    return reading._replace(result=compress_log(reading.result))
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
