@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 if TYPE_CHECKING:  # numpy too: its import is slow, and passing records needs none
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     import numpy as np
@@ -122,6 +122,26 @@ class LazySteps(Steps):
         column = self._make_column(name)
         object.__setattr__(self, name, column)
         return column
+
+
+def stack_column(several: Sequence[Steps], name: str) -> NDArray[Any]:
+    """Return one column of m segments of n steps each, shape (m, n).
+
+    The shape is (1, n) if all segments have the same column object.
+    """
+    import numpy as np
+
+    columns = [
+        # A lazy column is needed only here: stored, it would take twice the memory.
+        steps.read_column(name)
+        if isinstance(steps, LazySteps)
+        else getattr(steps, name)
+        for steps in several
+    ]
+    first = columns[0]
+    if all(column is first for column in columns):
+        return first[np.newaxis]
+    return np.concatenate(columns).reshape(len(columns), len(first))
 
 
 class DropReason(StrEnum):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Key
-from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.core.log_records import Steps, stack_column
 from pytest_llmbench.core.run_records import (
     LONGEST_QUEUE,
     Clock,
@@ -549,10 +549,13 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
     duplicates: dict[str, DuplicateOf] = {}
     dropped_pairs: dict[str, tuple[Run, Run]] = {}
     # oldest first, so that `earlier` contains the originals
-    for run in reversed(runs):
-        if run.identity.key is None or not count_steps(run):
-            continue
-        for other in earlier.add(run):
+    compared = [
+        run
+        for run in reversed(runs)
+        if run.identity.key is not None and list_steps(run)
+    ]
+    for run, hashes in _hash_runs(compared):
+        for other in earlier.add(run, hashes):
             # the first pair that marks or drops a run decides
             if (
                 run.id not in duplicates
@@ -572,6 +575,21 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
     return marked, dropped
 
 
+def _hash_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, list[StepHashes]]]:
+    """Yield the runs with the hashes of their segments, computed for many at once."""
+    for first in range(0, len(runs), HASHED_TOGETHER):
+        together = runs[first : first + HASHED_TOGETHER]
+        segments_by_count: dict[int, list[Steps]] = defaultdict(list)
+        for steps in chain.from_iterable(map(list_steps, together)):
+            segments_by_count[len(steps)].append(steps)
+        hashes_by_count = {
+            count: iter(hash_steps(segments))
+            for count, segments in segments_by_count.items()
+        }
+        for run in together:
+            yield run, [next(hashes_by_count[len(steps)]) for steps in list_steps(run)]
+
+
 class _EarlierRuns:
     """The runs added so far, indexed by hashes of their steps and of their logs.
 
@@ -583,10 +601,12 @@ class _EarlierRuns:
         self._by_steps: dict[object, Run] = {}
         self._by_sample: dict[int, list[Run]] = defaultdict(list)
 
-    def add(self, run: Run) -> list[Run]:
-        """Add a run; return the earlier runs that it may duplicate, oldest first."""
-        hashes = [hash_steps(steps) for steps in list_steps(run)]
-        step_hashes = tuple(step_hash for step_hash, _ in hashes)
+    def add(self, run: Run, hashes: Sequence[StepHashes]) -> list[Run]:
+        """Add a run; return the earlier runs that it may duplicate, oldest first.
+
+        `hashes` are those of its segments.
+        """
+        step_hashes = tuple(segment.whole for segment in hashes)
         # Each key finds the oldest run with these steps: of any kind, of the same
         # configuration, and with identical logs.
         keys = (
@@ -599,7 +619,7 @@ class _EarlierRuns:
             for earlier in (self._by_steps.setdefault(key, run) for key in keys)
             if earlier is not run
         }
-        samples = {sample for _, sample_hashes in hashes for sample in sample_hashes}
+        samples = set(chain.from_iterable(segment.samples for segment in hashes))
         partial_duplicates = {
             other.id: other
             for sample in samples
@@ -790,6 +810,9 @@ SHINGLE = 3
 # Number of sample hashes per log: the smallest ones, most of which a duplicate shares.
 SAMPLES = 4
 
+# Limit of runs whose columns are in memory at once.
+HASHED_TOGETHER = 256
+
 # Odd 64-bit multipliers that mix the bits of a hash.
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
@@ -944,29 +967,43 @@ def _count_agreeing(equal: Sequence[EqualSteps], witness: Run) -> int:
     return agreeing
 
 
-def hash_steps(steps: Steps) -> tuple[int, list[int]]:
-    """Return a hash of all steps of a segment, and the smallest hashes of short
-    sequences.
+class StepHashes(NamedTuple):
+    """Hashes of the steps of one segment.
 
-    A complete duplicate has the same first hash. A duplicate with lost or added lines
-    still has some of the other hashes.
+    A complete duplicate has the same hash of all steps. A duplicate with lost or added
+    lines still has some of the samples: the smallest hashes of short sequences.
     """
+
+    whole: int
+    samples: list[int]
+
+
+def hash_steps(segments: Sequence[Steps]) -> list[StepHashes]:
+    """Return the hashes of each segment; all segments have equally many steps."""
     import numpy as np
 
     # one hash for each row of step number, time and loss
     factors = [np.uint64(factor) for factor in _FACTORS]
-    rows = steps.index.astype(np.uint64) * factors[0]
-    for values, factor in zip(
-        (read_times(steps), steps.loss), factors[1:], strict=True
-    ):
+    rows = stack_column(segments, "index").astype(np.uint64) * factors[0]
+    seconds = stack_column(segments, "seconds")
+    if np.isnan(seconds).any():
+        rates = stack_column(segments, "tokens_per_second_per_gpu")
+        seconds = np.where(np.isnan(seconds), -rates, seconds)
+    losses = stack_column(segments, "loss")
+    for values, factor in zip((seconds, losses), factors[1:], strict=True):
         bits = np.where(np.isnan(values), -1.0, values).view(np.uint64) * factor
-        rows ^= bits ^ (bits >> np.uint64(29))
+        rows = rows ^ bits ^ (bits >> np.uint64(29))
     # one hash for each sequence of SHINGLE rows
-    length = min(SHINGLE, len(rows))
-    hashes = rows[: len(rows) - length + 1].copy()
+    steps = rows.shape[1]
+    length = min(SHINGLE, steps)
+    hashes = rows[:, : steps - length + 1].copy()
     for offset in range(1, length):
-        hashes = hashes * factors[0] + rows[offset : len(rows) - length + 1 + offset]
+        shifted = rows[:, offset : steps - length + 1 + offset]
+        hashes = hashes * factors[0] + shifted
     hashes ^= hashes >> np.uint64(31)
     # the smallest hashes: a sample that does not depend on positions in the log
-    smallest = np.sort(hashes)[:SAMPLES]
-    return int((hashes * factors[1]).sum()), [int(value) for value in smallest]
+    samples = np.sort(hashes, axis=1)[:, :SAMPLES].tolist()
+    wholes = (hashes * factors[1]).sum(axis=1).tolist()
+    pairs = map(StepHashes, wholes, samples)
+    # Equal segments share all columns, and their hashes.
+    return list(pairs) * (len(segments) // len(rows))

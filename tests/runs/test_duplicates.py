@@ -15,6 +15,7 @@ from support.builders import NOW, log, run, segment, steps, without
 
 from pytest_llmbench.core.log_records import ParsedLog, Steps
 from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.runs import duplicates
 from pytest_llmbench.runs.duplicates import (
     find_equal_steps,
     hash_steps,
@@ -47,8 +48,13 @@ def make_run(*contents: Steps | list[float], job: str = "1", **fields: Any) -> R
         for segment_steps in contents
     ]
     started = NOW - timedelta(days=9 - int(job))
+    facts = {"id": fields.pop("id")} if "id" in fields else {}
     return run(
-        log(*segments, **fields), started=started, job_id=job, folder=Path("/", job)
+        log(*segments, **fields),
+        started=started,
+        job_id=job,
+        folder=Path("/", job),
+        **facts,
     )
 
 
@@ -188,6 +194,41 @@ def test_run_with_unmatched_segment_is_no_duplicate() -> None:
 def test_duplicate_with_lost_lines_shares_a_hash_of_steps_with_the_whole_log() -> None:
     whole = dataclasses.replace(steps(FINE), loss=np.linspace(12, 11, 50))
     for lost in (range(30, 50), range(20), (5, 17, 33)):
-        assert set(hash_steps(whole)[1]) & set(hash_steps(without(whole, *lost))[1])
-        assert hash_steps(whole)[0] != hash_steps(without(whole, *lost))[0]
-    assert hash_steps(steps([7.3])) != hash_steps(steps([7.4]))
+        ((all_steps, samples),) = hash_steps([whole])
+        ((fewer_steps, fewer_samples),) = hash_steps([without(whole, *lost)])
+        assert set(samples) & set(fewer_samples)
+        assert all_steps != fewer_steps
+    assert hash_steps([steps([7.3])]) != hash_steps([steps([7.4])])
+
+
+def test_duplicates_are_found_among_runs_hashed_apart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(duplicates, "HASHED_TOGETHER", 2)
+    longer = [*FINE, 7.31, 7.32]
+    runs = [
+        make_run(times, job=str(number), id=f"x_{number}")
+        for number, times in enumerate((FINE, CHANGED, longer, [7.4, *FINE], FINE), 1)
+    ]
+    marked, _ = mark_duplicates(runs[::-1])
+    newest = marked[0].duplicate_of
+    assert newest is not None
+    assert (newest.job_id, newest.steps) == ("1", 50)
+
+
+def test_hashes_of_a_segment_do_not_depend_on_the_others() -> None:
+    absent = np.full(50, np.nan)
+    rates = steps(
+        absent.tolist(), tokens_per_second_per_gpu=np.linspace(900.0, 950.0, 50)
+    )
+    segments = [
+        steps(FINE),
+        rates,
+        replace(steps(FINE), loss=absent),
+        replace(steps(FINE), seconds=np.where(np.arange(50) % 7, FINE, np.nan)),
+        steps(FINE, first=3),
+    ]
+    alone = [hashes for segment in segments for hashes in hash_steps([segment])]
+    assert hash_steps(segments) == alone
+    assert len({hashes.whole for hashes in alone}) == len(segments)
+    assert hash_steps([rates, rates]) == [alone[1], alone[1]]

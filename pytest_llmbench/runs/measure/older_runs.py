@@ -20,7 +20,7 @@ import numpy as np
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Observed
-from pytest_llmbench.core.log_records import DropReason, LazySteps, Segment, Steps
+from pytest_llmbench.core.log_records import DropReason, Segment, stack_column
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.robust import TRIMMED
 from pytest_llmbench.core.run_records import Measurement, Run
@@ -68,7 +68,7 @@ MOST_TOGETHER = 512
 """Runs whose columns are in memory at once."""
 
 Rows = Callable[[str], "NDArray[Any]"]
-"""Returns a column of m segments of n steps, shape (m, n), or (1, n) if all are equal."""
+"""Returns a column of the segments, as `stack_column`."""
 
 
 def measure_older(
@@ -169,7 +169,7 @@ def _measure_regular(
     has_two_windows = baseline.required is not baseline or baseline.timed_window
     if window is None or has_two_windows:
         return
-    rows = cache(partial(_stack_column, [_get_segment(run).steps for run in runs]))
+    rows = cache(partial(stack_column, [_get_segment(run).steps for run in runs]))
     with np.errstate(all="ignore"):  # NaN and infinity are not regular
         is_regular = _find_regular(rows, index, window, baseline)
     regular = np.flatnonzero(np.broadcast_to(is_regular, len(runs)))
@@ -232,21 +232,6 @@ def _locate_window(index: Integers, window: Window) -> slice | None:
     if not is_increasing or end - begin != steps or steps < FEWEST_EQUAL:
         return None
     return slice(begin, end)
-
-
-def _stack_column(several: Sequence[Steps], name: str) -> NDArray[Any]:
-    """Return one column of segments with equally many steps, see `Rows`."""
-    columns = [
-        # A lazy column is needed only here: stored, it would take twice the memory.
-        steps.read_column(name)
-        if isinstance(steps, LazySteps)
-        else getattr(steps, name)
-        for steps in several
-    ]
-    first = columns[0]
-    if all(column is first for column in columns):
-        return first[np.newaxis]
-    return np.concatenate(columns).reshape(len(columns), len(first))
 
 
 def _select_rows(values: NDArray[Any], rows: Integers) -> NDArray[Any]:
