@@ -404,7 +404,7 @@ class Measurement(Struct, frozen=True, eq=False):
         logs = (
             attempt.log
             for attempt in self.run.attempts
-            if attempt.files.log == self.log
+            if attempt.files.log is self.log or attempt.files.log == self.log
         )
         return next(logs, None)
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.codes import JUDGED
 from pytest_llmbench.core.judgement_records import Estimate, Judgement
+from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.core.statements import (
     SharedShift,
@@ -150,7 +151,7 @@ def _subtract_last(configuration: ConfigurationShift) -> tuple[float, float]:
     estimate, count = configuration.estimate, len(configuration.older)
     inefficiency = 1.0 if count < 3 else math.pi / 2
     inflation = math.sqrt(1 + estimate.runs * inefficiency / count)
-    shift = estimate.difference - float(np.median(configuration.older))
+    shift = estimate.difference - compute_median(np.array(configuration.older))
     return shift, estimate.standard_error * inflation
 
 

@@ -185,7 +185,7 @@ def _measure_regular(
         regular.tolist(),
         _compute_statistics(window_seconds, baseline.window.statistic).tolist(),
         seconds[:, -1].tolist(),
-        map(tuple, window_seconds.tolist()),
+        _share_times(window_seconds),
         repeat(window_steps, len(regular)),
         [decode_shared(line.tobytes()) for line in lines],
         detect_moving_means(seconds[:, :leading], units[:, :leading]).tolist(),
@@ -239,6 +239,18 @@ def _select_rows(values: NDArray[Any], rows: Integers) -> NDArray[Any]:
     if len(values) == 1:
         return np.repeat(values, len(rows), axis=0)
     return values[rows]
+
+
+def _share_times(window_seconds: Floats) -> list[tuple[float, ...]]:
+    """Return the rows as tuples in which equal times are one object.
+
+    Logs print times with few digits, so that runs of a configuration share most of them.
+    """
+    shared: dict[float, float] = {}
+    share = shared.setdefault
+    return [
+        tuple([share(time, time) for time in row]) for row in window_seconds.tolist()
+    ]
 
 
 def _compute_statistics(values: Floats, name: str) -> Floats:
