@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 NO_TOTAL = rb"(?!)"
 """A regular expression without any match."""

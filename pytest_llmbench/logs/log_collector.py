@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import defaultdict
-from operator import itemgetter
 from functools import cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -386,10 +386,9 @@ class LogCollector:
 
         Returns the matches that are left to read: all of them if the steps differ.
         """
-        step_matches, other_matches = _separate_steps(matches)
-        step_markers = {marker for GET_MARKER, marker in step_matches}
-        markers = step_markers.union(marker for GET_MARKER, marker in other_matches)
-        names = {STEP_MARKERS[marker] for marker in step_markers}
+        steps, others = _find_step_markers(chunk.text, matches)
+        names = {STEP_MARKERS[marker] for marker in set(map(GET_MARKER, steps))}
+        markers = set(map(GET_MARKER, matches))
         # Not for several dialects, a trace, or dialects that baseline files define.
         if (
             len(names) != 1
@@ -397,23 +396,17 @@ class LogCollector:
             or not markers.isdisjoint(self._markers)
         ):
             return matches
-        steps, others = _find_step_markers(chunk.text, matches)
-        names = {STEP_MARKERS[marker] for marker in set(map(GET_MARKER, steps))}
-        if len(names) != 1:
-            return matches
         name = names.pop()
         reader = load_reader(name)
         if reader.read_columns is None:
             return matches
         dialect = reader.dialect
+        lines = dialect_reader.locate_lines(chunk.text, steps, dialect)
         boundaries = [
-            (offset, marker) for offset, marker in matches if marker in kind
+            (offset, marker) for offset, marker in others if marker in PROCESS_MARKERS
         ]
         starts = [offset for offset, marker in boundaries if marker in dialect.starts]
         ends = [offset for offset, marker in boundaries if marker in dialect.ends]
-        inner_markers = frozenset(dialect.inner_markers)
-        steps = [(offset, marker in inner_markers) for offset, marker in step_matches]
-        lines = dialect_reader.locate_lines(chunk.text, steps)
         parts = lines and dialect_reader.read_segments(
             reader.read_columns, lines, starts, ends
         )
@@ -425,14 +418,26 @@ class LogCollector:
             records.tally.add(
                 DropReason.REPEATED, repeat.first, repeat.text, repeat.times
             )
-        for offset, marker in matches:
-            if marker in STEP_MARKERS:
-                if self._preamble.is_open:
-                    self._preamble.close(offset)
-            elif marker in PREAMBLE_TEXTS:
-                self._preamble.reopen(offset)
+        self._close_preambles([offset for offset, _ in steps], others)
         self._preamble.lock()
-        return other_matches
+        return others
+
+    def _close_preambles(
+        self, steps: Sequence[int], others: Iterable[tuple[int, bytes]]
+    ) -> None:
+        """End the preamble of each process at its first step.
+
+        `steps` are the offsets of all steps, `others` the other matches.
+        """
+        end = steps[0]
+        self._preamble.close(end)
+        for offset, marker in others:
+            if marker in PREAMBLE_TEXTS and offset > end:
+                self._preamble.reopen(offset)
+                row = bisect(steps, offset)
+                if row < len(steps):
+                    end = steps[row]
+                    self._preamble.close(end)
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
@@ -643,19 +648,6 @@ def _find_step_markers(
     if len(kept) == len(steps):
         return steps, others
     return kept, sorted({*matches}.difference(kept))
-
-
-def _separate_steps(
-    matches: Iterable[tuple[int, bytes]],
-) -> tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]:
-    """Separate the (offset, marker) matches of steps from all others."""
-    steps, others = [], []
-    for match in matches:
-        if match[1] in STEP_MARKERS:
-            steps.append(match)
-        else:
-            others.append(match)
-    return steps, others
 
 
 def _is_timed(record: StepRecord) -> bool:

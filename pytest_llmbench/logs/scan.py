@@ -176,8 +176,8 @@ class MarkerSearch:
         self, text: bytes, start: int, stop: int
     ) -> list[tuple[int, bytes]]:
         """Return unordered (offset, marker) matches, whatever their number."""
-        reach = stop + self.longest - 1
-        self._searched += max(stop - start, SMALLEST_COUNTED_SIZE)
+        reach, size = stop + self.longest - 1, stop - start
+        self._searched += max(size, min(SMALL_FACTOR * size, SMALL_SIZE))
         if self._searched > BYTES_BEFORE_HYPERSCAN:
             self.prepare()
         matches = (
@@ -266,45 +266,32 @@ class _Automata:
 
     def __init__(self, groups: Mapping[bytes, tuple[bytes, ...]]) -> None:
         texts = list(groups)
-        self.automata = [
-            _Automaton(texts[begin : begin + AT_ONCE])
-            for begin in range(0, len(texts), AT_ONCE)
-        ]
         # Shared substring to its markers, each with the substring's offset in the
         # marker.
-        self._sharing = {
+        sharing = {
             substring: [(marker, marker.index(substring)) for marker in group]
             for substring, group in groups.items()
             if group != (substring,)
         }
+        self.automata = [
+            _Automaton(texts[begin : begin + AT_ONCE], sharing)
+            for begin in range(0, len(texts), AT_ONCE)
+        ]
 
     def find_matches(
         self, text: bytes, start: int, reach: int, most: int
     ) -> list[tuple[int, bytes]] | None:
         """Return the unordered (offset, marker) matches in `text[start:reach]`.
 
-        Returns None if there are more than `most` matches of the texts.
+        Returns None if an automaton matches more than `most` texts.
         """
-        matches = [
-            match
-            for automaton in self.automata
-            for match in automaton.find_matches(text, start, reach)
-        ]
-        if len(matches) > most:
-            return None
-        sharing = self._sharing
-        if not sharing:
-            return matches
-        # A shared substring may occur in every line of a step: check for the whole
-        # marker.
-        whole_matches = [
-            (offset - before, marker)
-            for offset, substring in matches
-            if substring in sharing
-            for marker, before in sharing[substring]
-            if offset - before >= start and text.startswith(marker, offset - before)
-        ]
-        return [match for match in matches if match[1] not in sharing] + whole_matches
+        matches: list[tuple[int, bytes]] = []
+        for automaton in self.automata:
+            found = automaton.find_matches(text, start, reach, most)
+            if found is None:
+                return None
+            matches += found
+        return matches
 
 
 class _Automaton:
@@ -338,12 +325,18 @@ class _Automaton:
             self._candidates.append(_group_candidates(text, candidates))
 
     def find_matches(
-        self, text: bytes, start: int, reach: int
-    ) -> list[tuple[int, bytes]]:
-        """Return the unordered (offset, marker) matches in `text[start:reach]`."""
-        matches: list[tuple[int, bytes]] = []
+        self, text: bytes, start: int, reach: int, most: int
+    ) -> list[tuple[int, bytes]] | None:
+        """Return the unordered (offset, marker) matches in `text[start:reach]`.
+
+        Returns None if more than `most` texts match.
+        """
         view = memoryview(text)[start:reach]
-        for number, begin, end in self._automaton.find_matches_as_indexes(view):
+        found = self._automaton.find_matches_as_indexes(view)
+        if len(found) > most:
+            return None
+        matches: list[tuple[int, bytes]] = []
+        for number, begin, end in found:
             is_marker, always, by_next_byte = self._candidates[number]
             if is_marker:
                 matches.append((start + begin, self._texts[number]))

@@ -224,8 +224,10 @@ def test_hashes_of_a_segment_do_not_depend_on_the_others() -> None:
     segments = [
         steps(FINE),
         rates,
-        replace(steps(FINE), loss=absent),
-        replace(steps(FINE), seconds=np.where(np.arange(50) % 7, FINE, np.nan)),
+        dataclasses.replace(steps(FINE), loss=absent),
+        dataclasses.replace(
+            steps(FINE), seconds=np.where(np.arange(50) % 7, FINE, np.nan)
+        ),
         steps(FINE, first=3),
     ]
     alone = [hashes for segment in segments for hashes in hash_steps([segment])]

@@ -11,7 +11,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from functools import cache, lru_cache
 from itertools import chain, islice, repeat
@@ -28,6 +28,7 @@ from typing import (
 )
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from pytest_llmbench.core.errors import LogError

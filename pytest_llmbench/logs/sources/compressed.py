@@ -52,9 +52,6 @@ MAGIC = re.compile(
     rb"|(?P<zip>PK\x03\x04)"
 )
 
-# Rules out nearly all files at once.
-ANY_MAGIC = re.compile(b"|".join(MAGIC.values()), re.DOTALL)
-
 
 class Decoder(Protocol):
     """Decoder of one member, frame or stream."""
@@ -189,8 +186,6 @@ class Stream:
 
 def find_compression(head: bytes) -> str:
     """Return the compression of data with these first bytes, "" if uncompressed."""
-    if ANY_MAGIC.match(head) is None:
-        return ""
     match = MAGIC.match(head)
     return (match.lastgroup or "") if match else ""
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
 SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import fields, replace
 from support.builders import BASELINE, NOW, at, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
@@ -182,7 +183,7 @@ def damage_columns(random: Random) -> Steps:
             column[row] += random.choice((-1, 1, 2))
         else:
             random.choice(DAMAGES)(random, column)
-    return replace(columns, **values)
+    return dataclasses.replace(columns, **values)
 
 
 RECORDED = {
