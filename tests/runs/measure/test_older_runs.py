@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec.structs import fields, replace
+from msgspec.structs import replace
 from support.builders import BASELINE, NOW, at, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
@@ -69,10 +69,9 @@ def make_run(columns: Steps, **log_facts: Any) -> Run:
 
 def list_values(measurement: Measurement) -> dict[str, str]:
     """Return the exact text of each field, which distinguishes all floats."""
-    names = (field.name for field in fields(Measurement))
     return {
         name: repr(getattr(measurement, name))
-        for name in names
+        for name in Measurement.__struct_fields__
         if name not in ("run", "baseline")
     }
 
