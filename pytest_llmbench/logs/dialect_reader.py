@@ -43,7 +43,7 @@ from pytest_llmbench.logs.step_records import (
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from pytest_llmbench.core.log_records import Flags, Floats, Integers
+    from pytest_llmbench.core.log_records import Flags, Integers
 
 Records = Sequence[StepRecord]
 
@@ -278,30 +278,24 @@ def read_segments(
     Each start between two records begins a new segment. Returns None if the records
     have to be read one by one, for example if new steps follow an end.
     """
-
-    @cache
-    def get_line_stamps() -> Floats:
-        return _read_line_stamps(lines.prefixes)
-
+    parts = list(_split_lines(lines, starts))
+    columns = _read_columns(reader, parts)
+    if columns is None:
+        return None
     segments: list[UniformSegment] = []
-    for rows, part in _split_lines(lines, starts):
+    for part, part_columns in zip(parts, columns, strict=True):
         before = segments[-1] if segments else None
-        columns = _read_columns(reader, part)
-        if columns and columns.stamp is None and columns.finds_pauses:
-            columns = _add_line_stamps(columns, get_line_stamps()[rows])
-        segment = columns and _build_segment(columns, part, ends, before)
-        if not segment or (before and before.rank != segment.rank):
+        segment = _build_segment(part_columns, part, ends, before)
+        if segment is None:
             return None
         segments.append(segment)
     return tuple(segments)
 
 
-def _split_lines(
-    lines: RecordLines, starts: Sequence[int]
-) -> Iterator[tuple[slice, RecordLines]]:
-    """Yield the rows and the lines of each attempt."""
-    if not starts and not lines.companions:  # most logs
-        yield slice(None), lines
+def _split_lines(lines: RecordLines, starts: Sequence[int]) -> Iterator[RecordLines]:
+    """Yield the lines of each attempt."""
+    if not starts:
+        yield lines
         return
     text, begins, offsets, stops, prefixes, companions = lines
     # the first row of each attempt, and the last start before it
@@ -314,39 +308,63 @@ def _split_lines(
         )
         if begin == 0:
             first = 0
-        yield (
-            rows,
-            RecordLines(
-                text,
-                begins[rows],
-                offsets[rows],
-                stops[rows],
-                prefixes[rows],
-                companions[first:stop],
-            ),
+        yield RecordLines(
+            text,
+            begins[rows],
+            offsets[rows],
+            stops[rows],
+            prefixes[rows],
+            companions[first:stop],
         )
 
 
-def _read_line_stamps(prefixes: Sequence[bytes]) -> Floats:
-    """Return the time stamps before the records of a log, NaN for missing ones."""
+def _read_columns(
+    reader: ColumnReader, parts: Sequence[RecordLines]
+) -> list[StepColumns] | None:
+    """Read the columns of each attempt, with the time stamps of its lines.
+
+    Returns None if the records of an attempt are not alike, if its steps do not ascend,
+    or if attempts differ in their rank or in their kind of time stamps.
+    """
+    columns = []
+    for part in parts:
+        rank = _read_rank(part.prefixes)
+        part_columns = None if rank is None else reader(part)
+        if rank is None or part_columns is None or not ascends(part_columns.step):
+            return None
+        columns.append(part_columns._replace(rank=rank))
+    if any(not part_columns.finds_pauses for part_columns in columns):
+        return columns if _have_one_rank(columns) else None
+    if all(part_columns.stamp is None for part_columns in columns):
+        columns = _add_line_stamps(columns, parts)
+    has_stamps = {part_columns.stamp is not None for part_columns in columns}
+    return columns if len(has_stamps) == 1 and _have_one_rank(columns) else None
+
+
+def _have_one_rank(columns: Sequence[StepColumns]) -> bool:
+    """True if all attempts have the same rank."""
+    return len({part_columns.rank for part_columns in columns}) == 1
+
+
+def _add_line_stamps(
+    columns: list[StepColumns], parts: Sequence[RecordLines]
+) -> list[StepColumns]:
+    """Add the time stamps before the records of each attempt, if there are any."""
+    prefixes = [prefix for part in parts for prefix in part.prefixes]
     kinds = map(find_format, dict.fromkeys(prefixes))
     kind = next((kind for kind in kinds if kind is not None), None)
     if kind is None:
-        return _fill(len(prefixes), NAN)
-    stamps, _ = read_stamps(prefixes, kind)
-    return np.array(stamps)
-
-
-def _read_columns(reader: ColumnReader, lines: RecordLines) -> StepColumns | None:
-    """Read the columns of one attempt.
-
-    Returns None if its records are not alike, or if its steps do not ascend.
-    """
-    rank = _read_rank(lines.prefixes)
-    columns = None if rank is None else reader(lines)
-    if rank is None or columns is None or not ascends(columns.step):
-        return None
-    return columns._replace(rank=rank)
+        return columns
+    remaining, _ = read_stamps(prefixes, kind)
+    stamped = []
+    for part, part_columns in zip(parts, columns, strict=True):
+        count = len(part.offsets)
+        stamps, remaining = np.array(remaining[:count]), remaining[count:]
+        if part_columns.kept is not None:
+            stamps = stamps[part_columns.kept]
+        stamp = None if np.isnan(stamps).all() else keep_one_clock(stamps).tolist()
+        stamped.append(part_columns._replace(stamp=stamp))
+    return stamped
 
 
 def _build_segment(
@@ -387,15 +405,6 @@ def _build_segment(
         loss_digits=columns.loss_digits,
         stop=stops[-1],
     )
-
-
-def _add_line_stamps(columns: StepColumns, stamps: Floats) -> StepColumns:
-    """Add the time stamps before the records, if there are any."""
-    if columns.kept is not None:
-        stamps = stamps[columns.kept]
-    if np.isnan(stamps).all():
-        return columns
-    return columns._replace(stamp=keep_one_clock(stamps).tolist())
 
 
 def _find_pauses(
