@@ -213,6 +213,12 @@ MIXED = {
     "torchtitan with a digit before the stamp": titan(1, 9).replace(" 2026", " 12026"),
     "maxtext, some lines with time stamps": maxtext_run(0, 9)
     + f"I1127 09:58:20.508358 140360 metric_logger.py:265] {maxtext_run(10, 10)}",
+    "nemo2 in two attempts, the second with time stamps": nemo2_run(0, 9)
+    + NEMO_START
+    + nemo2_run(0, 9, "2026-11-24 10:00:01 "),
+    "megatron in two attempts with other time stamps": iterations(1, 9, STAMPED)
+    + MEGATRON_START
+    + iterations(1, 9, "I1124 10:00:01.5 "),
     "nemo2 with a failed validation": nemo2_run(0, 9)
     + nemo2(10).replace("\n", " | val_loss: nan\n"),
     "another dialect": nemo2_run(0, 9) + maxtext_run(10, 12),

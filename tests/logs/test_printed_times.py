@@ -11,7 +11,12 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.log_reader import parse_blocks
-from pytest_llmbench.logs.printed_times import FEWEST_TIMES, is_running_average
+from pytest_llmbench.logs.printed_times import (
+    FEWEST_TIMES,
+    is_running_average,
+    read_timestamp,
+    read_timestamps,
+)
 from pytest_llmbench.logs.step_records import RecordOrigin, StepRecord
 
 OPEN = r"step (?P<step>[\d.]+) took (?P<seconds>[\d.]+)"
@@ -267,3 +272,19 @@ def test_single_step_times_are_not_taken_for_a_running_average(count: int) -> No
         make_records([(30 + 6 * step) / (step + 1) for step in range(count)])
     )
     assert not is_running_average(make_records([6.0, 30.0] * (FEWEST_TIMES // 2 - 1)))
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        ["2026-11-24 10:00:01", "2026-11-24 10:00:01.5"],
+        ["2026-11-24 10:00:01,562", "9999-12-31 23:59:59.999999"],
+        ["2026-11-24 10:00:01", "2026-11-31 10:00:01"],
+        ["2026-11-24 10:00:60"],
+        ["0000-01-01 00:00:00", "1969-12-31 23:59:59.25", "1970-01-01 00:00:00"],
+    ],
+)
+def test_time_stamps_are_read_alike_together_or_alone(printed: list[str]) -> None:
+    texts = [text.encode() for text in printed]
+    alone = list(map(read_timestamp, texts))
+    assert list(map(repr, read_timestamps(texts))) == list(map(repr, alone))
