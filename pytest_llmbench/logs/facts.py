@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -198,6 +198,9 @@ MOST_VALUES = 20
 
 (_PROFILED,) = PROFILER.markers
 
+# Bytes after a marker that are looked at before its pattern is tried.
+CONTINUATION_BYTES = 16
+
 
 def drop_unmatched(
     text: bytes, matches: Iterable[tuple[int, bytes]]
@@ -209,12 +212,19 @@ def drop_unmatched(
     long.
     """
     kept = []
+    # texts after markers that rule out a match: those of all steps are alike
+    continuations: set[bytes] = set()
     for match in matches:
         offset, marker = match
-        if marker in DECISIVE_PATTERNS:
-            # most of them are in lines of steps, which continue after the number
-            if marker in LAST_IN_LINE and not _may_end_line(text, offset + len(marker)):
+        if marker in LAST_IN_LINE:
+            begin = offset + len(marker)
+            continuation = text[begin : begin + CONTINUATION_BYTES]
+            if continuation in continuations:
                 continue
+            if not _may_end_line(continuation):
+                continuations.add(continuation)
+                continue
+        if marker in DECISIVE_PATTERNS:
             pattern = compile_pattern(DECISIVE_PATTERNS[marker])
             if pattern.match(text, offset) is None:
                 continue
@@ -224,9 +234,9 @@ def drop_unmatched(
     return kept
 
 
-def _may_end_line(text: bytes, offset: int) -> bool:
-    """False if something else follows a number at an offset in its line."""
-    after_number = text[offset : offset + 32].lstrip(b"0123456789").lstrip(b" \t")
+def _may_end_line(continuation: bytes) -> bool:
+    """False if something else follows a number in its line."""
+    after_number = continuation.lstrip(b"0123456789").lstrip(b" \t")
     return after_number[:1] in b"\r\n"  # also if it is empty
 
 
@@ -341,6 +351,9 @@ def _read_preamble(
         )
 
 
+_get_line = attrgetter("line")
+
+
 class Statements:
     """Collector of the statements in a log, in log order."""
 
@@ -384,7 +397,7 @@ class Statements:
         profiler: list[Statement] = []
         others: list[Statement] = []
         for statement in sorted(self._statements, key=_get_line):
-            is_profiler = statement.field == StatedField.PROFILER
+            is_profiler = statement.field is StatedField.PROFILER
             (profiler if is_profiler else others).append(statement)
         carried = _CarriedStatements(others)
         # the lines of each segment's process: from its start to the next start
@@ -488,10 +501,6 @@ def _select_lines(
     first = bisect_left(statements, begin, key=_get_line)
     after_last = bisect_left(statements, stop, key=_get_line)
     return statements[first:after_last]
-
-
-def _get_line(statement: Statement) -> int:
-    return statement.line
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:

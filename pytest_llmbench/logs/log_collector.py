@@ -332,10 +332,10 @@ class LogCollector:
             # A trace may follow these steps.
             markers = self._build_search(chunk.offset + chunk.start, traced=False)
             matches = markers.find_matches(chunk.text, chunk.start, chunk.stop)
-        if chunk.whole:
-            matches = self._read_uniform(chunk, matches)
         if self._markers.keys().isdisjoint(recognisers.DECISIVE_PATTERNS):
             matches = facts.drop_unmatched(chunk.text, matches)
+        if chunk.whole:
+            matches = self._read_uniform(chunk, matches)
         self._dispatch_hits(chunk, locate_hits(chunk, matches))
         if chunk.stop:
             self.skip(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))
@@ -418,7 +418,7 @@ class LogCollector:
             records.tally.add(
                 DropReason.REPEATED, repeat.first, repeat.text, repeat.times
             )
-        self._close_preambles([offset for offset, _ in steps], others)
+        self._find_preambles(step_matches, other_matches)
         self._preamble.lock()
         return others
 
@@ -438,6 +438,21 @@ class LogCollector:
                 if row < len(steps):
                     end = steps[row]
                     self._preamble.close(end)
+
+    def _find_preambles(
+        self, steps: Sequence[tuple[int, bytes]], others: Iterable[tuple[int, bytes]]
+    ) -> None:
+        """Find the preambles of a whole log from its (offset, marker) matches."""
+        last_step = steps[0]
+        self._preamble.close(last_step[0])
+        for match in others:
+            if match[1] in PREAMBLE_TEXTS and match > last_step:
+                self._preamble.reopen(match[0])
+                row = bisect(steps, match)
+                if row == len(steps):
+                    return
+                last_step = steps[row]
+                self._preamble.close(last_step[0])
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
