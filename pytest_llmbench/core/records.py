@@ -1,7 +1,7 @@
 """Frozen records whose classes are cheap to create.
 
-Creating a dataclass takes 0.5 ms, a named tuple 0.1 ms. As named tuples, the sixty
-statements of verdicts took 4 % of all instructions for importing the package.
+Other records are msgspec structs, which are as cheap but cannot define `__init__`, as
+`CodedStatement` does.
 """
 
 from __future__ import annotations
