@@ -136,6 +136,13 @@ def test_log_is_not_quoted_if_the_token_has_changed() -> None:
     assert hide_in_quote(Quote("token: hf_old"), removed) == WITHHELD
 
 
+def test_digests_do_not_distinguish_job_specs() -> None:
+    job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8")
+    digested = replace(job, digests=(("HF_TOKEN", make_digest("hf_old")),))
+    assert (digested, hash(digested)) == (job, hash(job))
+    assert replace(digested, nodes=job.nodes + 1) != job
+
+
 def test_log_is_not_quoted_without_the_secrets_of_the_job() -> None:
     job = replace(
         spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
