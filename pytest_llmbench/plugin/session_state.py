@@ -511,7 +511,7 @@ class Session:
 
     def pop_selection(self) -> dict[str, Any] | None:
         """Return the selection of a worker as plain values; None after the first call."""
-        from dataclasses import asdict
+        from msgspec.structs import asdict
 
         if self.selection is None or self._is_selection_sent:
             return None
