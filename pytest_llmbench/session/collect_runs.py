@@ -191,6 +191,7 @@ class _RunReader:
             self.stores.scan,
         )
         self._find = cache_matches()
+        self._identities: dict[Identity, Identity] = {}
         self._cache = (
             LogCache(settings.cache, settings.logs, catalog.definitions)
             if settings.cache
@@ -260,6 +261,8 @@ class _RunReader:
             find=self._find,
             tables=self.tables,
         )
+        # Runs of one configuration share one record.
+        identity = self._identities.setdefault(identity, identity)
         candidates = tuple(_list_start_candidates(files, logs))
         start = next(iter(drop_future_starts(candidates, self.now)), None)
         if start is None:

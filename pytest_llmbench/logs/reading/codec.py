@@ -40,7 +40,9 @@ from pytest_llmbench.core.log_records import (
     EndingCode,
     LazySteps,
     ParsedLog,
+    Segment,
     StatedField,
+    Statement,
     Steps,
 )
 from pytest_llmbench.core.runtime import pause_garbage_collection
@@ -139,6 +141,15 @@ def _share(column: bytes) -> bytes:
     return column
 
 
+@lru_cache(8192)
+def _share_facts(facts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return facts that equal tuples of several logs share.
+
+    Most runs of a configuration state the same.
+    """
+    return facts
+
+
 class _PackedSteps(LazySteps):
     """Steps of one segment that decode their columns on first use.
 
@@ -221,13 +232,19 @@ def compress_log(log: ParsedLog) -> ParsedLog:
     """Return a log whose short segments take as little memory as unpacked ones."""
     return replace(
         log,
-        segments=tuple(
-            replace(segment, steps=_compress_steps(segment.steps))
-            if len(segment.steps) <= _LONGEST_SHARED
-            else segment
-            for segment in log.segments
-        ),
+        segments=tuple(map(_compress_segment, log.segments)),
+        environment=_share_facts(log.environment),
         readings=tuple(map(compress_log, log.readings)),
+    )
+
+
+def _compress_segment(segment: Segment) -> Segment:
+    if len(segment.steps) > _LONGEST_SHARED:
+        return segment
+    return replace(
+        segment,
+        steps=_compress_steps(segment.steps),
+        stated=_share_facts(segment.stated),
     )
 
 
@@ -285,6 +302,9 @@ _TEXTS: dict[Any, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     },
     LogError: (str, LogError),
 }
+# The types of facts that logs share. They contain texts and integers only, so that equal
+# facts are the same.
+_SHARED_FACTS = {tuple[Statement, ...], Pairs}
 # A value that is the same object in all records is stored once, under this key. In most
 # logs most optional values are the same.
 _SAME = "same"
@@ -437,7 +457,8 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
     if components[-1] is ...:  # tuple[item, ...]
         lengths = _check_column(tree[0], count, {int})
         items = iter(_from_json(components[0], tree[1], sum(lengths), steps))
-        return [tuple(islice(items, length)) for length in lengths]
+        tuples = [tuple(islice(items, length)) for length in lengths]
+        return list(map(_share_facts, tuples)) if kind in _SHARED_FACTS else tuples
     columns = [
         _from_json(component, column, count, steps)
         for component, column in zip(components, tree, strict=True)

@@ -33,6 +33,8 @@ from pytest_llmbench.core.log_records import (
     ParsedLog,
     Quote,
     Segment,
+    StatedField,
+    Statement,
     Steps,
     Unread,
 )
@@ -41,6 +43,7 @@ from pytest_llmbench.logs.reading.codec import (
     FileReading,
     FileToRead,
     ReadResult,
+    compress_log,
     pack,
     unpack,
 )
@@ -109,6 +112,71 @@ def test_every_field_of_a_packed_log_is_unpacked_unchanged() -> None:
     for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
         assert to_bits(round_trip(output, state)) == to_bits(output)
     assert unpack(pack(())) == []
+
+
+def make_log(count: int, first: int = 0) -> ParsedLog:
+    """Return a log of `count` steps, with shared, repeated and other columns."""
+    random = np.random.default_rng(count)
+    columns: dict[str, Any] = {
+        "index": np.arange(first, first + count),
+        "line": np.arange(100, 100 + count),
+        "seconds": random.random(count),
+        "learning_rate": np.linspace(0.0, 1.0, count),
+        "asynchronous": random.random(count) < 0.5,
+    }
+    repeated: dict[str, Any] = {
+        name: np.full(count, np.nan) for name in Steps.__slots__
+    }
+    flags = {name: np.ones(count, bool) for name in ("has_loss", "has_grad_norm")}
+    integers = {name: np.ones(count, np.int64) for name in ("mean_of", "paused")}
+    steps = Steps(**repeated | flags | integers | columns)
+    facts = (Statement(StatedField.GPUS, "128", 3), Statement(StatedField.BITS, "b", 4))
+    segment = Segment(steps, first_line=1, last_line=9, stated=facts)
+    return ParsedLog(None, (segment,), environment=(("nccl", "2.25"),))
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 50, 1000, 1001])
+def test_compressed_log_equals_the_read_log(count: int) -> None:
+    log = make_log(count)
+    log = dataclasses.replace(log, readings=(log, make_log(2 * count)))
+    compressed = compress_log(log)
+    assert to_bits(compressed) == to_bits(log)
+    assert len(compressed.segments[0].steps) == count
+    assert to_bits(compress_log(compressed)) == to_bits(log)
+    assert to_bits(round_trip((compressed, log))) == to_bits((log, log))
+
+
+def test_unpacked_logs_share_equal_facts_and_columns() -> None:
+    first, second, third = (
+        log
+        for log in (
+            *round_trip((make_log(50), make_log(50))),
+            compress_log(make_log(50)),
+        )
+        if isinstance(log, ParsedLog)
+    )
+    for other in (second, third):
+        assert other.environment is first.environment
+        (segment,), (other_segment,) = first.segments, other.segments
+        assert other_segment.stated is segment.stated
+        bases = [
+            [one.steps.line.base, one.steps.learning_rate.base]
+            for one in (segment, other_segment)
+        ]
+        assert all(one is other for one, other in zip(*bases, strict=True))
+
+
+def test_changed_unpacked_steps_are_packed_with_the_change() -> None:
+    (log,) = round_trip((make_log(50),))
+    assert isinstance(log, ParsedLog)
+    (segment,) = log.segments
+    changed = dataclasses.replace(segment.steps, seconds=np.full(50, 7.5))
+    assert len(changed) == 50
+    log = dataclasses.replace(
+        log, segments=(dataclasses.replace(segment, steps=changed),)
+    )
+    (unpacked,) = round_trip((log,))
+    assert to_bits(unpacked) == to_bits(log)
 
 
 @pytest.mark.parametrize(
