@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from functools import cache
+from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import Select, and_, or_, select
 
 from pytest_llmbench.core.baseline_records import Window
+from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.history.queries import (
     Row,
     fetch_rows,
@@ -18,7 +21,7 @@ from pytest_llmbench.history.queries import (
     require_time_if_counted,
 )
 from pytest_llmbench.history.session_record import StoredSession
-from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.history.store import UNEXPECTED, StoreLocation
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
 from pytest_llmbench.history.tables import (
     RUN,
@@ -27,8 +30,15 @@ from pytest_llmbench.history.tables import (
     convert_to_stored,
     is_in_time,
 )
+from pytest_llmbench.history.verdict_columns import (
+    Columns,
+    MetricsByName,
+    decode_metrics,
+    iterate_columns,
+)
 
-ParseEnvironment = Callable[[str], Mapping[str, str]]
+ROWS = 2_000
+"""Number of verdicts that are read at once."""
 
 
 def read_verdicts(
@@ -36,10 +46,28 @@ def read_verdicts(
 ) -> list[StoredVerdict]:
     """Return every verdict since `since`, in session order.
 
-    Includes verdicts without a run. Invalid verdicts are omitted, and the error is
-    added to `damaged` under the session. Raises HistoryError if the store cannot be
-    read.
+    Includes verdicts without a run. Environments and reasons are redacted, because
+    older versions stored them unredacted; texts are not. Invalid verdicts are omitted,
+    and the error is added to `damaged` under the session. Raises HistoryError if the
+    store cannot be read.
     """
+    query = _select_verdicts(location, since)
+    converters = _Converters(location)
+    try:
+        return [
+            verdict
+            for columns in iterate_columns(location, query, ROWS)
+            for verdict in _make_verdicts(columns, converters)
+        ]
+    except (HistoryError, *UNEXPECTED):
+        # Reading by rows omits the invalid verdicts only.
+        return fetch_rows(
+            location, query, lambda row: _make_verdict(row, converters), damaged
+        )
+
+
+def _select_verdicts(location: StoreLocation, since: datetime | None) -> Select[Any]:
+    """Build the query for all verdicts since `since`, in session order."""
     run_columns = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
     verdict_columns = [column for column in VERDICT.c if column.name not in _OMITTED]
     columns = (*run_columns, *verdict_columns, SESSION.c.started.label("judged"))
@@ -55,60 +83,89 @@ def read_verdicts(
         # A verdict without a dated run has the day of its session.
         is_undated_since = and_(RUN.c.started.is_(None), SESSION.c.started >= first)
         query = query.where(or_(RUN.c.started >= first, is_undated_since))
-    parse = cache(parse_environment)  # the same texts recur every day
-
-    def make_verdict_in_time(row: Row) -> StoredVerdict:
-        """Make the verdict of a row, without a start of the run in the future."""
-        started = row["started"]
-        if location.latest and started and started > location.latest:
-            # The clock was wrong. An undated verdict has the day of its session.
-            row = {**row, "started": None}
-        return _make_verdict(row, parse)
-
-    return fetch_rows(location, query, make_verdict_in_time, damaged)
+    return query
 
 
 _OMITTED = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
 """Columns of a verdict that no page needs; steps are most of a store's size."""
 
 
-def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
-    """Read a verdict from its row. Raises ValueError for an invalid value."""
-    metrics = parse_metrics(row["metrics"])
-    require_time_if_counted(row["counts"], row["run_seconds"])
-    computed_mfu, _ = metrics.get("mfu", (None, None))
-    # From the FLOPs that the framework counted.
-    logged_mfu, _ = metrics.get("mfu_logged", (None, None))
-    return StoredVerdict(
-        **{name: row[name] for name in _COPIED},
-        step_seconds=row["step_time_seconds"],
-        mfu=logged_mfu if computed_mfu is None else computed_mfu,
-        mfu_logged=computed_mfu is None and logged_mfu is not None,
-        window=Window(row["first_step"], row["last_step"], row["statistic"]),
-        job_id=row["job_id"] or "",
-        nodes=tuple(parse_list("nodes", row["nodes"] or "[]")),
-        environment=parse(row["environment"] or "{}"),
+class _Converters:
+    """Converters of the values of a column, which repeat every day.
+
+    Equal values become one object, so that a year takes little memory.
+    """
+
+    def __init__(self, location: StoreLocation) -> None:
+        redactor = make_redactor()
+
+        def convert_start(started: datetime | None) -> datetime | None:
+            """Set the time zone; None for a run in the future (by a wrong clock)."""
+            if started is None:
+                return None
+            time = started.replace(tzinfo=UTC)
+            # An undated verdict has the day of its session.
+            return None if location.latest and time > location.latest else time
+
+        def convert_environment(text: str | None) -> Mapping[str, str]:
+            """Parse an environment and redact its values."""
+            return {
+                name: value and redactor.redact_variable(name, value)
+                for name, value in parse_environment(text or "{}").items()
+            }
+
+        self.by_column: dict[str, Callable[[Any], Any]] = {
+            "started": cache(convert_start),
+            "judged": cache(lambda judged: judged.replace(tzinfo=UTC)),
+            "reason": cache(redactor.redact),
+            "nodes": cache(lambda text: tuple(parse_list("nodes", text or "[]"))),
+            "environment": cache(convert_environment),
+            "job_id": lambda text: text or "",
+        }
+        self.by_column |= {name: cache(str) for name in _REPEATED}
+        self.make_window = cache(Window)
+
+
+_REPEATED = ("configuration", "session", "verdict", "status", "baseline", "tolerance")
+"""Text columns with few different values."""
+
+
+def _make_verdicts(
+    columns: Columns, converters: _Converters
+) -> Iterable[StoredVerdict]:
+    """Make the verdicts of some rows. Raises ValueError for an invalid value."""
+    for counts, seconds in zip(columns["counts"], columns["run_seconds"], strict=True):
+        require_time_if_counted(counts, seconds)
+    values: dict[str, Iterable[Any]] = dict(columns)
+    for name, convert in converters.by_column.items():
+        values[name] = map(convert, columns[name])
+    window = (columns[name] for name in ("first_step", "last_step", "statistic"))
+    values["window"] = map(converters.make_window, *window)
+    mfus = list(map(_find_mfu, decode_metrics(columns["metrics"])))
+    values["mfu"] = [mfu for mfu, _ in mfus]
+    values["mfu_logged"] = [is_logged for _, is_logged in mfus]
+    values["step_seconds"] = columns["step_time_seconds"]
+    return map(
+        StoredVerdict, *[values[name] for name in StoredVerdict.__struct_fields__]
     )
 
 
-_COPIED = (
-    "configuration",
-    "run",
-    "started",
-    "judged",
-    "session",
-    "verdict",
-    "reason",
-    "status",
-    "text",
-    "counts",
-    "run_seconds",
-    "expected_seconds",
-    "log_difference",
-    "baseline",
-    "tolerance",
-)
-"""Columns that are copied to a verdict unchanged."""
+def _make_verdict(row: Row, converters: _Converters) -> StoredVerdict:
+    """Make the verdict of one row. Raises ValueError for an invalid value."""
+    parse_metrics(row["metrics"])
+    (verdict,) = _make_verdicts(
+        {name: [value] for name, value in row.items()}, converters
+    )
+    return verdict
+
+
+def _find_mfu(metrics: MetricsByName) -> tuple[float | None, bool]:
+    """Return the MFU, and True if the framework counted the FLOPs."""
+    computed, _ = metrics.get("mfu", (None, None))
+    logged, _ = metrics.get("mfu_logged", (None, None))
+    if computed is not None:
+        return computed, False
+    return logged, logged is not None
 
 
 def read_session(

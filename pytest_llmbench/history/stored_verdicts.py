@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date, datetime
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from pytest_llmbench.core.baseline_records import Window
+from msgspec import Struct
+
+from pytest_llmbench.core.baseline_records import Window
 
 
-class StoredVerdict(Struct, frozen=True):
+# A year of a cluster has 125,000, which the garbage collector need not traverse.
+class StoredVerdict(Struct, frozen=True, gc=False):
     """The verdict of one session on a configuration, with its run. Times are UTC."""
 
     configuration: str  # id of the configuration
@@ -23,7 +24,7 @@ class StoredVerdict(Struct, frozen=True):
     verdict: str
     reason: str
     status: str
-    text: str
+    text: str  # not redacted
     counts: bool  # True if the run may represent its day; it has `run_seconds` then
     run_seconds: float | None  # the statistic of this run alone
     step_seconds: float | None  # the mean with its repeats

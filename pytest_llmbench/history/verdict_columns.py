@@ -1,4 +1,4 @@
-"""Read a batch of verdicts by columns, for `llmbench history export`.
+"""Read verdicts by columns, for `llmbench history export` and `llmbench site`.
 
 The values are those of `list_everything`, whose rows take four times as long.
 """
@@ -6,7 +6,7 @@ The values are those of `list_everything`, whose rows take four times as long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from pytest_llmbench.history.queries import (
     select_everything,
 )
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
-from pytest_llmbench.history.tables import VERDICT
+from pytest_llmbench.history.tables import VERDICT, has_tables
 
 Columns = dict[str, Sequence[Any]]
 
@@ -81,6 +81,26 @@ def fetch_columns(location: StoreLocation, query: Select[Any]) -> Columns:
     """
     with connect(location, writes=False) as connection:
         rows = connection.execute(query).all()
+    return _make_columns(query, rows)
+
+
+def iterate_columns(
+    location: StoreLocation, query: Select[Any], size: int
+) -> Iterator[Columns]:
+    """Yield the columns of a query for up to `size` rows at a time.
+
+    Yields nothing for a store without tables. Raises HistoryError for a value of
+    another type than its column's, or not finite.
+    """
+    with connect(location, writes=False) as connection:
+        if has_tables(connection, location.shown):
+            connection.execution_options(yield_per=size)
+            for rows in connection.execute(query).partitions():
+                yield _make_columns(query, rows)
+
+
+def _make_columns(query: Select[Any], rows: Sequence[Sequence[Any]]) -> Columns:
+    """Return the checked columns of rows."""
     selected = query.selected_columns
     values: Iterable[Sequence[Any]] = zip(*rows, strict=True)
     if not rows:

@@ -21,7 +21,7 @@ from pytest_llmbench.comparison.sides import SideRequest, read_stored_side
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.formatting import add_changes, escape
 from pytest_llmbench.core.judgement_records import DailyRun, LevelChange, Noise
-from pytest_llmbench.core.redaction import make_redactor
+from pytest_llmbench.core.redaction import make_redactor, redact_text
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
 from pytest_llmbench.judge.acknowledged import select_covering
@@ -77,7 +77,7 @@ def collect_days(
     store = store.until(now)
     future_note = describe_future(store)  # sessions dated in the future, or ""
     problems: dict[str, str] = {}  # by session; the reader adds the damaged sessions
-    verdicts = _redact(read_verdicts(store, since, problems))
+    verdicts = read_verdicts(store, since, problems)
     if not verdicts:
         message = f"{store.shown}: found no verdict"
         if since:
@@ -107,7 +107,7 @@ def collect_days(
         for name in sorted(by_name)
     )
     days = {verdict.day for row in rows for verdict in row.verdicts}
-    redact = cache(make_redactor().redact)
+    redact = make_redactor().redact
     redacted_session = replace(
         session,
         host=redact(session.host),
@@ -144,6 +144,7 @@ def _make_row(
     return FleetRow(
         configuration=name,
         verdicts=daily,
+        text=redact_text(daily[-1].text),
         seconds=seconds,
         changes=changes,
         total=total if len(series) >= FEWEST else None,
@@ -165,33 +166,6 @@ def _describe_damaged(
         yield f"skipped: {escape(describe_damage(store, problem, session))}"
     if len(problems) > MOST_DAMAGED:
         yield f"{len(problems) - MOST_DAMAGED} more sessions contain invalid values"
-
-
-def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
-    """Redact the texts of verdicts, because older versions stored them unredacted."""
-    redactor = make_redactor()
-    redact = cache(redactor.redact)
-    environments: dict[int, Mapping[str, str]] = {}
-
-    def redact_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-        """Redact the values of an environment, once for each object."""
-        # The reader shares one object among equal environments; keep it shared.
-        if id(environment) not in environments:
-            environments[id(environment)] = {
-                name: value and redactor.redact_variable(name, value)
-                for name, value in environment.items()
-            }
-        return environments[id(environment)]
-
-    return [
-        structs.replace(
-            verdict,
-            text=redact(verdict.text),
-            reason=redact(verdict.reason),
-            environment=redact_environment(verdict.environment),
-        )
-        for verdict in verdicts
-    ]
 
 
 # --- one verdict for each day ---------------------------------------------------------

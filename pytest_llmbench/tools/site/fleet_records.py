@@ -35,6 +35,9 @@ class FleetRow(Struct, frozen=True):
     last_good: StoredVerdict | None
     """The last good verdict before a failed last one; else None."""
 
+    text: str = ""
+    """The redacted text of the last verdict."""
+
 
 class FleetDays(Struct, frozen=True):
     """The daily verdicts of all configurations of a history."""

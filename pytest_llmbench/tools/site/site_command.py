@@ -27,7 +27,12 @@ from pytest_llmbench.tools.history_options import (
     locate_history,
     parse_count,
 )
-from pytest_llmbench.tools.site.site_folder import COMPARISONS, write_site
+from pytest_llmbench.tools.site.site_folder import (
+    COMPARISONS,
+    CONFIGURATIONS,
+    name_page,
+    write_site,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +97,8 @@ def _run(arguments: argparse.Namespace) -> Output:
     )
     compared = compare_with_last_good(fleet, store, Settings(), MARGIN)
     try:
-        pages = dict(_render(fleet, compared, now))
-        write_site(arguments.output, pages)
+        pages = _render(fleet, compared, now)
+        write_site(arguments.output, _list_names(fleet, compared), pages)
     except OSError as error:
         raise HistoryError(
             f"-o {arguments.output}: some pages cannot be written: {describe_os_error(error)}"
@@ -107,21 +112,40 @@ def _run(arguments: argparse.Namespace) -> Output:
     )
 
 
+def _list_names(
+    fleet: FleetDays, compared: dict[DayPair, SidesCompared]
+) -> Iterator[str]:
+    """Yield the file names of all pages that `_render` makes."""
+    yield from map(_name_comparison, compared)
+    for row in fleet.rows:
+        yield f"{CONFIGURATIONS}/{name_page(row.configuration)}"
+    yield INDEX
+
+
+def _name_comparison(days: DayPair) -> str:
+    """Return the file name of the comparison of two days."""
+    good_day, failed_day = days
+    return f"{COMPARISONS}/{good_day}_{failed_day}.html"
+
+
 def _render(
     fleet: FleetDays, compared: dict[DayPair, SidesCompared], now: datetime
 ) -> Iterator[tuple[str, str]]:
-    """Yield file name and HTML of each comparison page, then those of the site."""
+    """Yield file name and HTML of each comparison page, then those of the site.
+
+    The index page is the last one.
+    """
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides
     from pytest_llmbench.tools.site.site_page import SiteFacts, render_site
 
     page_of_configuration: dict[str, str] = {}
-    for (good_day, failed_day), sides in compared.items():
-        name = f"{good_day}_{failed_day}.html"
+    for days, sides in compared.items():
+        name = _name_comparison(days)
         for comparison in sides.comparisons:
             page_of_configuration[comparison.configuration] = name
         document = describe(sides, now, strict=False)
-        yield f"{COMPARISONS}/{name}", render_sides(document, now, of_site=True)
+        yield name, render_sides(document, now, of_site=True)
     command = redact_text(
         shlex.join(["llmbench", *map(hide_password_of, sys.argv[1:])])
     )

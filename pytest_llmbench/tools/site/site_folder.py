@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_llmbench.report.html.site_names import INDEX
@@ -43,22 +43,34 @@ def name_page(configuration: str) -> str:
     return f"{readable[:80].strip('.-')}~{digest[:12]}.html"
 
 
-def write_site(folder: Path, pages: Mapping[str, str]) -> None:
+def write_site(
+    folder: Path, names: Iterable[str], pages: Iterable[tuple[str, str]]
+) -> None:
     """Write pages to a folder, by their paths in it; make the folder if needed.
 
-    Each page is written completely or not at all. The index page is written last, so
-    that its links work. Raises OSError if a page cannot be written, and FileExistsError
-    before writing anything if a page would replace a file of another kind.
+    `names` are the paths of all pages. `pages` yields each path with its page, and is
+    read while the pages are written, so that one page is in memory at a time. Each page
+    is written completely or not at all. The index page is written last, so that its
+    links work. Raises OSError if a page cannot be written, and FileExistsError before
+    writing anything if a page would replace a file of another kind.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(
             errno.ENOTDIR, "found a file, expected a folder", str(folder)
         )
-    for name in pages:
+    for name in names:
         obstacle = find_obstacle(folder / name, PAGE)
         if obstacle:
             raise FileExistsError(errno.EEXIST, obstacle, str(folder / name))
-    index_last = sorted(pages, key=lambda name: name == INDEX)
-    for name in index_last:
-        content = pages[name].encode("utf-8", "backslashreplace")
-        write_atomically(folder / name, content, PAGE)
+    index = ""
+    for name, page in pages:
+        if name == INDEX:
+            index = page
+        else:
+            _write_page(folder / name, page)
+    _write_page(folder / INDEX, index)
+
+
+def _write_page(path: Path, page: str) -> None:
+    """Write a page completely or not at all."""
+    write_atomically(path, page.encode("utf-8", "backslashreplace"), PAGE)

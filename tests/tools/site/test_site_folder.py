@@ -64,13 +64,7 @@ def test_index_page_is_written_last(
     monkeypatch.setattr(
         "pytest_llmbench.tools.site.site_folder.write_atomically", write
     )
-    write_site(
-        tmp_path,
-        {
-            "index.html": SITE_PAGE,
-            "configurations/z.html": SITE_PAGE,
-            "a.html": SITE_PAGE,
-        },
-    )
+    pages = dict.fromkeys(("index.html", "configurations/z.html", "a.html"), SITE_PAGE)
+    write_site(tmp_path, pages, pages.items())
     assert written[-1] == "index.html"
     assert len(written) == 3
