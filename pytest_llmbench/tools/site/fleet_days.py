@@ -179,9 +179,10 @@ def _select_days(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ...]
     """
     days: dict[date, StoredVerdict] = {}
     for verdict in _select_last(verdicts):
-        selected = days.setdefault(verdict.day, verdict)
-        if _rank(verdict) >= _rank(selected):
-            days[verdict.day] = verdict
+        day = verdict.day
+        selected = days.setdefault(day, verdict)
+        if selected is not verdict and _rank(verdict) >= _rank(selected):
+            days[day] = verdict
     return tuple(days[day] for day in sorted(days))
 
 
@@ -195,6 +196,8 @@ def _select_last(verdicts: Iterable[StoredVerdict]) -> Iterable[StoredVerdict]:
         # Verdicts without a run: one for each day.
         key = verdict.day if verdict.run is None else verdict.run
         selected = last.setdefault(key, verdict)
+        if selected is verdict:
+            continue
         selected_rank = (selected.judged, _rate_severity(selected))
         if (verdict.judged, _rate_severity(verdict)) >= selected_rank:
             last[key] = verdict
@@ -284,10 +287,10 @@ def _find_all_changes(
 
     The noise of all configurations is the prior for each.
     """
-    runs = {name: tuple(_list_runs(by_day)) for name, by_day in series.items()}
+    # Runs are made again for each configuration: together they take much memory.
     logarithms = {
-        name: np.log(np.array([run.statistic_seconds for run in daily]))
-        for name, daily in runs.items()
+        name: np.log(np.array([run.statistic_seconds for run in _list_runs(by_day)]))
+        for name, by_day in series.items()
     }
     noises = {
         name: estimate_from_daily_runs(values) for name, values in logarithms.items()
@@ -299,12 +302,13 @@ def _find_all_changes(
 
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
         """Find the changes of a configuration; () for too few days."""
-        if len(runs[name]) < FEWEST:
+        runs = tuple(_list_runs(series[name]))
+        if len(runs) < FEWEST:
             return ()
         acknowledgements = select_covering(name, acknowledged)
         noise_with_prior = with_prior(noise, prior, cv)
         return find_changes(
-            runs[name],
+            runs,
             noise_with_prior,
             acknowledgements,
             now.date(),

@@ -520,25 +520,29 @@ class _DayRows:
         self._make_badge = cache(lambda *values: make_badge(Badge(*values)))
         # Sessions, jobs and reasons repeat in the rows of all configurations.
         self._escape = lru_cache(maxsize=4096)(lambda text: str(escape(text)))
+        self._fold_nodes = lru_cache(maxsize=4096)(formatting.fold_nodes)
 
     def make_row(self, verdict: StoredVerdict, colour: str) -> str:
         """Return the table row of one day."""
-        day, word = verdict.day, verdict.verdict
-        badge = self._make_badge(colour, SYMBOLS.get(word, "!"), word)
-        numbers = (
-            formatting.format_seconds(verdict.step_seconds if verdict.counts else None),
+        day, word = verdict.day.isoformat(), verdict.verdict
+        seconds = verdict.step_seconds if verdict.counts else None
+        texts = (
+            formatting.format_seconds(seconds),
             _format_day_difference(verdict),
             _format_mfu(verdict),
-        )
-        texts = (
             verdict.reason,
             verdict.job_id or "-",
-            formatting.fold_nodes(verdict.nodes) or "-",
+            self._fold_nodes(verdict.nodes) or "-",
             verdict.session,
         )
-        number_cells = [
-            f'<td class="number">{self._escape(text)}</td>' for text in numbers
-        ]
-        text_cells = [f"<td>{self._escape(text)}</td>" for text in texts]
-        cells = "".join((*number_cells, *text_cells))
-        return f'<tr id="n{day}"><th scope="row">{day}</th><td>{badge}</td>{cells}</tr>'
+        badge = self._make_badge(colour, SYMBOLS.get(word, "!"), word)
+        return ROW % (day, day, badge, *map(self._escape, texts))
+
+
+ROW = (
+    '<tr id="n%s"><th scope="row">%s</th><td>%s</td>'
+    + '<td class="number">%s</td>' * 3
+    + "<td>%s</td>" * 4
+    + "</tr>"
+)
+"""The table row of one day; all values are escaped."""
