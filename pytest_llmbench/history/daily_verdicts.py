@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import Select, and_, or_, select
@@ -54,11 +56,9 @@ def read_verdicts(
     query = _select_verdicts(location, since)
     converters = _Converters(location)
     try:
-        return [
-            verdict
-            for columns in iterate_columns(location, query, ROWS)
-            for verdict in _make_verdicts(columns, converters)
-        ]
+        with closing(iterate_columns(location, query, ROWS)) as parts:
+            verdicts = [_make_verdicts(columns, converters) for columns in parts]
+        return list(chain.from_iterable(verdicts))
     except (HistoryError, *UNEXPECTED):
         # Reading by rows omits the invalid verdicts only.
         return fetch_rows(

@@ -6,7 +6,7 @@ The values are those of `list_everything`, whose rows take four times as long.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ def fetch_columns(location: StoreLocation, query: Select[Any]) -> Columns:
 
 def iterate_columns(
     location: StoreLocation, query: Select[Any], size: int
-) -> Iterator[Columns]:
+) -> Generator[Columns]:
     """Yield the columns of a query for up to `size` rows at a time.
 
     Yields nothing for a store without tables. Raises HistoryError for a value of
@@ -95,8 +95,9 @@ def iterate_columns(
     with connect(location, writes=False) as connection:
         if has_tables(connection, location.shown):
             connection.execution_options(yield_per=size)
-            for rows in connection.execute(query).partitions():
-                yield _make_columns(query, rows)
+            with connection.execute(query) as result:
+                for rows in result.partitions():
+                    yield _make_columns(query, rows)
 
 
 def _make_columns(query: Select[Any], rows: Sequence[Sequence[Any]]) -> Columns:
