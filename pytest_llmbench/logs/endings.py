@@ -20,7 +20,12 @@ from pytest_llmbench.core.log_records import (
     Quote,
     Segment,
 )
-from pytest_llmbench.logs.recognisers import ENDING_MARKERS, find_endings
+from pytest_llmbench.logs.recognisers import (
+    ANY_ENDING,
+    ENDING_MARKERS,
+    ERROR,
+    find_endings,
+)
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, ByteChunk, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import (
     COLOUR,
@@ -62,6 +67,17 @@ KINDS = (
 EXCEPTION = re.compile(
     rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)"
     % KINDS
+)
+
+# A traceback as Python prints it, from its head at the beginning of a line to its first
+# exception with a message: without labels, colours, or lines that may be labels.
+REGULAR = re.compile(
+    re.escape(HEAD)
+    + rb":\n"
+    + rb'(?:  File "[^\n\r\x1b]{1,999}\n(?:    (?P<code>%b)\n(?: *[~^][~^ ]*\n)?)?){0,300}'
+    % rb"(?![\w.-]{1,99}/\d)[A-Za-z_][^\n\r\x1b]{0,900}"
+    + rb"(?P<exception>(?:%b)(?=:)[^\n\r\x1b]{0,4000})\n"
+    % EXCEPTION.pattern.removesuffix(rb"(?=:|\s*$)")
 )
 
 # The beginning of a warning. If a logger writes a traceback as a warning, the process
@@ -118,12 +134,14 @@ class Tracebacks:
         """True if the exception of a traceback is still to come."""
         return bool(self._open)
 
-    def feed(self, chunk: ByteChunk, heads: Iterable[Hit]) -> None:
+    def feed(self, chunk: ByteChunk, heads: Sequence[Hit]) -> None:
         """Read the new part of a chunk, which contains the heads `heads`."""
         offset, line = chunk.start, chunk.line
-        for hit in heads:
+        stops = (*(hit.start for hit in heads[1:]), chunk.stop)
+        for hit, stop in zip(heads, stops, strict=False):
             self._follow(chunk, offset, hit.start, line)
-            self._begin(hit)
+            if not self._add_regular(hit, stop):
+                self._begin(hit)
             offset, line = hit.start, hit.line
         self._follow(chunk, offset, chunk.stop, line)
         self._open = {
@@ -131,6 +149,32 @@ class Tracebacks:
             for label, traceback in self._open.items()
             if chunk.next_line - traceback.head <= FARTHEST
         }
+
+    def _add_regular(self, hit: Hit, stop: int) -> bool:
+        """Add a traceback that matches REGULAR and ends before `stop`.
+
+        Returns False if it does not, or if other tracebacks are open or may be related:
+        its lines have to be read one by one.
+        """
+        text, start = hit.text, hit.start
+        if self._open or not (text.endswith(b"\n", 0, start) or hit.offset == 0):
+            return False
+        match = REGULAR.match(text, start, stop)
+        if match is None or (b"" in self._ended and _is_chained(hit, b"")):
+            return False
+        first = match["exception"][:EXCEPTION_BYTES].rstrip()
+        traceback = Traceback(
+            head=hit.line,
+            line=hit.line + text.count(b"\n", start, match.end() - 1),
+            rank="",
+            first=first,
+            last=first,
+            code=(match["code"] or b"").strip(),
+            below_warning=_is_below_warning(hit),
+        )
+        self.latest.append(traceback)
+        self._remember_ended(b"", traceback)
+        return True
 
     def _begin(self, hit: Hit) -> None:
         """Open a traceback at its head, or continue the last one of the process."""
@@ -211,8 +255,10 @@ class Tracebacks:
 
 def _is_below_warning(hit: Hit) -> bool:
     """True if one of the LINES_ABOVE lines above a head begins a warning."""
-    above = hit.text[max(0, hit.start - REACH_BACK) : hit.start].split(b"\n")[:-1]
-    return any(WARNED.search(line) for line in above[-LINES_ABOVE:])
+    above = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
+    if b"W" not in above and b"warning" not in above:
+        return False
+    return any(WARNED.search(line) for line in above.split(b"\n")[:-1][-LINES_ABOVE:])
 
 
 def _read_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
@@ -253,7 +299,7 @@ def _is_chained(hit: Hit, label: bytes) -> bool:
     The lines before it contain Python's message for chained exceptions.
     """
     before = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
-    if CHAIN.search(before) is None:
+    if b"above exception" not in before or CHAIN.search(before) is None:
         return False
     lines = (split_label(line) for line in before.split(b"\n"))
     return any(
@@ -310,6 +356,9 @@ FAILURES = (
     EndingCode.SEGFAULT,
     EndingCode.TRACEBACK,
 )
+
+# The codes of exceptions with a known cause.
+EXCEPTION_CODES = frozenset((*FAILURES, EndingCode.NCCL_TIMEOUT))
 
 # The program ended itself, which is expected in a finished run.
 ORDERLY = (EndingCode.EXITED,)
@@ -556,6 +605,28 @@ class Decisive(NamedTuple):
 _EVERY_LINE = Decisive()
 
 
+def drop_harmless_errors(
+    text: bytes, matches: Iterable[tuple[int, bytes]]
+) -> list[tuple[int, bytes]]:
+    """Drop the matches of ERROR whose whole line states no ending.
+
+    These are the exceptions of most tracebacks, which their heads find.
+    """
+    return [
+        (offset, marker)
+        for offset, marker in matches
+        if marker != ERROR or not _is_harmless(text, offset)
+    ]
+
+
+def _is_harmless(text: bytes, offset: int) -> bool:
+    """True if the whole line around an offset is visible and states no ending."""
+    earliest = max(0, offset - REACH_BACK)
+    begin = text.rfind(b"\n", earliest, offset) + 1
+    feed = text.find(b"\n", offset, offset + REACH)
+    return begin > 0 < feed and not ANY_ENDING.search(text, begin, feed)
+
+
 class Endings:
     """Collector of the lines that state how a log ended.
 
@@ -713,14 +784,14 @@ def _make_ending_line(traceback: Traceback) -> EndingLine:
 
 def _read_code(traceback: Traceback) -> EndingCode:
     """Classify the exceptions of a traceback, TRACEBACK if no other code matches."""
-    exceptions = (traceback.first, traceback.last)
+    exceptions = dict.fromkeys((traceback.first, traceback.last))
     if traceback.first.startswith(b"KeyboardInterrupt"):
         return EndingCode.STEP_CANCELLED
     if AFTERMATH.match(traceback.first) or any(map(SIGNALLED.match, exceptions)):
         return EndingCode.AFTERMATH
     codes = {code for exception in exceptions for code in find_endings(exception)}
     return min(
-        codes & {*FAILURES, EndingCode.NCCL_TIMEOUT},
+        codes & EXCEPTION_CODES,
         key=PRIORITY.__getitem__,
         default=EndingCode.TRACEBACK,
     )
@@ -731,6 +802,8 @@ def _format_rank(rank: str) -> str:
 
     Returns other labels unchanged.
     """
+    if not rank:
+        return ""
     match = re.search(r"\brank(\d+)", rank)
     if match:
         return f"rank {match[1]}"

@@ -19,7 +19,12 @@ from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.logs.dialects.regex import RegexReader
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
-from pytest_llmbench.logs.endings import Endings, find_decisive_lines
+from pytest_llmbench.logs.endings import (
+    Endings,
+    drop_harmless_errors,
+    find_decisive_lines,
+)
+from pytest_llmbench.logs.recognisers import ERROR
 from pytest_llmbench.logs.scan import (
     ByteChunk,
     Hit,
@@ -336,6 +341,8 @@ class LogCollector:
             matches = facts.drop_unmatched(chunk.text, matches)
         if chunk.whole:
             matches = self._read_uniform(chunk, matches)
+        if ERROR not in self._markers:
+            matches = drop_harmless_errors(chunk.text, matches)
         self._dispatch_hits(chunk, locate_hits(chunk, matches))
         if chunk.stop:
             self.skip(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))

@@ -1449,8 +1449,9 @@ ENDINGS = (
 
 # Texts that a log is searched for. The line of each row of ENDINGS contains one of
 # them. One short text for the words of Slurm and most exceptions costs less than six long texts.
+ERROR = b"rror: "
 ENDING_MARKERS = (
-    b"rror: ",
+    ERROR,
     b"Killed",
     b"NVRM: Xid",
     b"Preemption detected",
@@ -1462,8 +1463,18 @@ ENDING_MARKERS = (
 )
 
 
+# Every line that states an ending contains one of these texts.
+ANY_ENDING = re.compile(
+    b"|".join(
+        re.escape(marker) for marker in dict.fromkeys(row.marker for row in ENDINGS)
+    )
+)
+
+
 def find_endings(text: bytes) -> Iterator[EndingCode]:
     """Yield the endings that a line states, the strongest cause first."""
+    if not ANY_ENDING.search(text):
+        return
     for row in ENDINGS:
         if row.marker in text and compile_pattern(row.pattern).search(text):
             yield row.fact

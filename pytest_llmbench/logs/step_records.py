@@ -408,7 +408,9 @@ def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> Quote:
     characters.
     """
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
-    printable = "".join(character for character in line if character.isprintable())
+    printable = line
+    if not line.isprintable():
+        printable = "".join(character for character in line if character.isprintable())
     return Quote(
         printable if len(printable) <= length else printable[: length - 1] + "…"
     )

@@ -3,10 +3,15 @@ bounded memory."""
 
 from __future__ import annotations
 
-import pytest
+from unittest.mock import patch
 
-from pytest_llmbench.logs import endings
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmbench.logs import endings, log_collector
 from pytest_llmbench.logs.endings import HEAD, Tracebacks
+from pytest_llmbench.logs.log_reader import parse_blocks
 from pytest_llmbench.logs.scan import find_markers, iterate_chunks
 
 PLAIN = """step 1
@@ -207,3 +212,57 @@ def test_exception_far_from_its_head_is_not_read(
     assert describe(text) == ["1-32 : ValueError: late"]
     monkeypatch.setattr(endings, "LONGEST", 20)
     assert describe(text) == ["1-1 : "]
+
+
+REGULAR_LINES = (
+    "Traceback (most recent call last):\n",
+    *('  File "train.py", line 7, in <module>\n', "    main()\n", "    ~~~~^^\n"),
+    *("RuntimeError: fault 3\n", "torch.OutOfMemoryError: no memory\n"),
+)
+OTHER_LINES = (
+    *("    x/2 + 1\n", "    12: x\n", "    (x)\n", f"    {'x' * 1100}\n", "\n"),
+    *("  [Previous line repeated 996 more times]\n", "[rank0]:     main()\n", "cut "),
+    *("ValueError\n", "ValueError: x\r\n", "KeyboardInterrupt: \n", "\x1b[31mred\n"),
+    *("WARNING: x\n", "x.py:3: UserWarning: no\n", f"RuntimeError: {'y' * 9000}\n"),
+    "During handling of the above exception, another exception occurred:\n",
+    f"{'z' * 9000}rror: {'z' * 9000}Error: found NaN in local rror: \n",
+    *("srun: error: node-1: task 3: Exited with exit code 1\n", "rror: rror: \n"),
+)
+REGULAR = "".join(REGULAR_LINES[:5])
+
+
+def test_regular_traceback_is_read_without_its_lines() -> None:
+    with patch.object(Tracebacks, "_begin", side_effect=AssertionError):
+        assert describe(REGULAR) == ["1-5 : RuntimeError: fault 3"]
+        assert describe(PLAIN) == ["2-6 : ValueError: the batch does not fit"]
+        assert [traceback.code for traceback in read(REGULAR).latest] == [b"main()"]
+
+
+@pytest.mark.slow
+@settings(max_examples=400)
+@given(
+    st.lists(
+        st.just(REGULAR)
+        | st.sampled_from(REGULAR_LINES)
+        | st.sampled_from(OTHER_LINES),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(0, 300),
+)
+def test_regular_tracebacks_equal_those_read_by_line(
+    lines: list[str], cut: int
+) -> None:
+    data = "".join(lines).encode()
+    blocks = [data[:cut], data[cut:]]
+    log = parse_blocks(blocks)
+    with (
+        patch.object(Tracebacks, "_add_regular", return_value=False),
+        patch.object(log_collector, "drop_harmless_errors", lambda _, hits: hits),
+    ):
+        assert parse_blocks(blocks) == log
+        by_line = read("".join(lines))
+    tracebacks = read("".join(lines))
+    for traceback in (*tracebacks.latest, *by_line.latest):
+        traceback.lines = 0  # only counted until the traceback ends
+    assert tracebacks.latest == by_line.latest
