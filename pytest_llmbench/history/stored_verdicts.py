@@ -7,8 +7,6 @@ from datetime import date, datetime
 
 from msgspec import Struct
 
-from msgspec import Struct
-
 from pytest_llmbench.core.baseline_records import Window
 
 

@@ -425,7 +425,7 @@ class LogCollector:
             records.tally.add(
                 DropReason.REPEATED, repeat.first, repeat.text, repeat.times
             )
-        self._find_preambles(step_matches, other_matches)
+        self._close_preambles([offset for offset, _ in steps], others)
         self._preamble.lock()
         return others
 
@@ -445,21 +445,6 @@ class LogCollector:
                 if row < len(steps):
                     end = steps[row]
                     self._preamble.close(end)
-
-    def _find_preambles(
-        self, steps: Sequence[tuple[int, bytes]], others: Iterable[tuple[int, bytes]]
-    ) -> None:
-        """Find the preambles of a whole log from its (offset, marker) matches."""
-        last_step = steps[0]
-        self._preamble.close(last_step[0])
-        for match in others:
-            if match[1] in PREAMBLE_TEXTS and match > last_step:
-                self._preamble.reopen(match[0])
-                row = bisect(steps, match)
-                if row == len(steps):
-                    return
-                last_step = steps[row]
-                self._preamble.close(last_step[0])
 
     def skip(self, next_line: int, ended: bool) -> None:
         """Skip a block without markers, which ends on line `next_line`.
