@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.logs import recognisers
+from pytest_llmbench.logs.facts import drop_unmatched
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_collector import ALL_MARKERS
 from pytest_llmbench.logs.log_reader import BLOCK, LARGE, parse_blocks, read_log
@@ -209,3 +211,20 @@ REAL = [
 @pytest.mark.parametrize(("name", "expected"), REAL, ids=[name for name, _ in REAL])
 def test_real_logs_state_their_facts(name: str, expected: dict[str, str]) -> None:
     assert dict(read_log(shared(f"logs/{name}")).environment) == expected
+
+
+def test_setting_is_read_next_to_equal_texts_in_steps() -> None:
+    marker, text = b"global_batch_size: ", b""
+    for line in (
+        b" | global_batch_size: 8 | global_step: 1\n",
+        b"  global_batch_size: 8\n",
+        b" | global_batch_size: 8 | global_step: 2\n",
+        b"  global_batch_size: 8 \t\r",
+        b"  global_batch_size: 8               \n",
+        b"  global_batch_size: 1234567890\n",
+        b"xglobal_batch_size: 8\n",
+    ):
+        text += line
+    offsets = [match.start() for match in re.finditer(marker, text)]
+    kept = drop_unmatched(text, [(offset, marker) for offset in offsets])
+    assert [offset for offset, _ in kept] == [offsets[row] for row in (1, 3, 4)]

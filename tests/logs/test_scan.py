@@ -10,6 +10,7 @@ import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 from unittest.mock import patch
@@ -24,8 +25,8 @@ from support.written_logs import LOGS, LONG, nemo2_run
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs import log_reader as read
-from pytest_llmbench.logs import scan
-from pytest_llmbench.logs.log_collector import LogCollector
+from pytest_llmbench.logs import recognisers, scan
+from pytest_llmbench.logs.log_collector import ALL_MARKERS, LogCollector
 from pytest_llmbench.logs.log_reader import (
     LARGE,
     Fingerprint,
@@ -386,3 +387,26 @@ def test_huge_block_needs_little_additional_memory() -> None:
         tracemalloc.stop()
     assert log.segments[0].steps.line.tolist() == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11]
     assert peak < 8 * PIECE
+
+
+def test_markers_around_shared_substrings_are_found_like_by_comparison() -> None:
+    tables = (recognisers.VERSIONS, recognisers.EARLY)
+    table_markers = [marker for table in tables for marker in table.markers]
+    markers = tuple(dict.fromkeys((*ALL_MARKERS, *table_markers)))
+    search, random = MarkerSearch(markers), Random(3)  # noqa: S311 (fixed texts)
+    for _ in range(300):
+        pieces = []
+        for marker in random.choices(markers, k=8):
+            begin = random.choice((0, 0, random.randrange(len(marker))))
+            stop = random.choice((len(marker), random.randrange(len(marker) + 1)))
+            pieces.append(marker[begin:stop])
+        text = b"".join(pieces)
+        start = random.randrange(len(text) + 1)
+        stop = random.randrange(start, len(text) + 1)
+        expected = sorted(
+            (offset, marker)
+            for marker in markers
+            for offset in range(start, stop)
+            if text.startswith(marker, offset)
+        )
+        assert search.find_matches(text, start, stop) == expected, text
