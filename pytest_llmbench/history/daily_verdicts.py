@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from sqlalchemy import Select, and_, or_, select
@@ -57,8 +56,11 @@ def read_verdicts(
     converters = _Converters(location)
     try:
         with closing(iterate_columns(location, query, ROWS)) as parts:
-            verdicts = [_make_verdicts(columns, converters) for columns in parts]
-        return list(chain.from_iterable(verdicts))
+            return [
+                verdict
+                for columns in parts
+                for verdict in _make_verdicts(columns, converters)
+            ]
     except (HistoryError, *UNEXPECTED):
         # Reading by rows omits the invalid verdicts only.
         return fetch_rows(
