@@ -828,9 +828,14 @@ def test_journal_file_equals_memory_after_any_changes(
     reopened_journal.close()
 
 
+def make_status(**fields: Any) -> JobStatus:
+    """Return a status; `st.builds` would evaluate the annotations of the class."""
+    return JobStatus(**fields)
+
+
 moments = st.none() | st.datetimes(timezones=st.just(UTC)) | st.datetimes()
 statuses = st.builds(
-    lambda **fields: JobStatus(**fields),  # builds would evaluate its annotations
+    make_status,
     phase=st.sampled_from(Phase),
     state=st.text(),
     nodes=st.lists(st.text()).map(tuple),

@@ -138,7 +138,7 @@ def make_log(count: int, first: int = 0) -> ParsedLog:
 @pytest.mark.parametrize("count", [0, 1, 2, 50, 1000, 1001])
 def test_compressed_log_equals_the_read_log(count: int) -> None:
     log = make_log(count)
-    log = dataclasses.replace(log, readings=(log, make_log(2 * count)))
+    log = structs.replace(log, readings=(log, make_log(2 * count)))
     compressed = compress_log(log)
     assert to_bits(compressed) == to_bits(log)
     assert len(compressed.segments[0].steps) == count
@@ -172,9 +172,7 @@ def test_changed_unpacked_steps_are_packed_with_the_change() -> None:
     (segment,) = log.segments
     changed = dataclasses.replace(segment.steps, seconds=np.full(50, 7.5))
     assert len(changed) == 50
-    log = dataclasses.replace(
-        log, segments=(dataclasses.replace(segment, steps=changed),)
-    )
+    log = structs.replace(log, segments=(structs.replace(segment, steps=changed),))
     (unpacked,) = round_trip((log,))
     assert to_bits(unpacked) == to_bits(log)
 
