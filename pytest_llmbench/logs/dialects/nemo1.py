@@ -68,6 +68,9 @@ FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
 # Bars pad short values: `nan.0`.
 PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
 
+# "global_step=1.5e+3"
+ROUNDED_STEP = re.compile(rb"global_step=[^e]*+e")
+
 TIME = b"train_step_timing in s"
 STEP = b"global_step"
 LOSS = b"reduced_train_loss"
@@ -128,13 +131,15 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
 
     A bar that repeats a step with equal values is left out, and so is a bar without
     values. Returns None if a bar has another layout or another total, if a validation
-    failed, or if the last bar has no values.
+    failed, or if the last bar has no values or a rounded step.
     """
     text, offsets, stops = lines.text, lines.offsets, lines.stops
     last_bar = BAR.match(text, offsets[-1])
     fields = last_bar[4].split(b", ") if last_bar else []
     names = list_names([field for field in fields if b"=" in field], b"=")
     if not {TIME, STEP} <= set(names):
+        return None
+    if any(ROUNDED_STEP.match(field) for field in fields):
         return None
     if VALIDATION in names and BAD_VALIDATION.search(text, offsets[0], stops[-1]):
         return None
@@ -322,7 +327,8 @@ def _read_bar(
         batch=_get_batch(values.get(SAMPLES, NO_SAMPLES), values[STEP], step),
         stamp=_read_time_so_far(text, bar.start(4)),
         loss_digits=count_digits(values.get(LOSS, b"")),
-        bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
+        bad_validation=VALIDATION in values
+        and BAD_NUMBER.fullmatch(values[VALIDATION]) is not None,
         bar=(epoch, count),
         rounded=rounded,
         **numbers,
@@ -391,7 +397,8 @@ def _read_dllogger(
         batch=_get_batch(values.get(SAMPLES, NO_SAMPLES), values[STEP], step),
         loss_digits=count_digits(values.get(LOSS, b"")),
         stamp=time.stamp if time else NAN,
-        bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
+        bad_validation=VALIDATION in values
+        and BAD_NUMBER.fullmatch(values[VALIDATION]) is not None,
         precise=True,  # with full precision; the bar of the same step has three digits
         layout=share_names(layout),
         **number,
@@ -413,7 +420,7 @@ def _read_values(
         if not separated or name in values or HOLE in field or name.startswith(b" "):
             return None
         value = value.strip(b" ")
-        padded = PADDED.fullmatch(value)
+        padded = PADDED.fullmatch(value) if value.endswith(b".0") else None
         values[name] = padded[1] if padded else value
     return values if TIME in values and WHOLE.fullmatch(values.get(STEP, b"")) else None
 
