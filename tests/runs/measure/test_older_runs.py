@@ -29,7 +29,13 @@ from pytest_llmbench.core.log_records import (
     Steps,
 )
 from pytest_llmbench.core.run_records import DuplicateOf, Hint, Measurement, Run
-from pytest_llmbench.runs.measure import older_runs
+from pytest_llmbench.runs.measure import (
+    configuration,
+    measurement,
+    older_runs,
+    training,
+    validity,
+)
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.older_runs import measure_older
 
@@ -67,10 +73,10 @@ def make_run(columns: Steps, **log_facts: Any) -> Run:
     return run(log(segment(columns), **log_facts))
 
 
-def list_values(measurement: Measurement) -> dict[str, str]:
+def list_values(measured: Measurement) -> dict[str, str]:
     """Return the exact text of each field, which distinguishes all floats."""
     return {
-        name: repr(getattr(measurement, name))
+        name: repr(getattr(measured, name))
         for name in Measurement.__struct_fields__
         if name not in ("run", "baseline")
     }
@@ -79,10 +85,10 @@ def list_values(measurement: Measurement) -> dict[str, str]:
 def check_equal(runs: Sequence[Run], baseline: Baseline) -> list[Measurement]:
     """Measure runs together and each alone; return the equal measurements."""
     together = measure_older(runs, baseline, NOW)
-    for content, measurement in zip(runs, together, strict=True):
+    for content, measured in zip(runs, together, strict=True):
         alone = measure(content, baseline, NOW, step_time_only=True)
-        assert measurement.run is content
-        assert list_values(measurement) == list_values(alone)
+        assert measured.run is content
+        assert list_values(measured) == list_values(alone)
     return together
 
 
@@ -108,7 +114,7 @@ def test_regular_runs_are_measured_together(
     runs = [make_run(steps(**simulate_columns(random))) for _ in range(20)]
     runs += [make_run(steps(7.3 + 0.001 * number)) for number in range(5)]
     runs.append(make_run(means_of(1, simulate_columns(random)["seconds"], first=1)))
-    assert all(measurement.valid for measurement in check_equal(runs, baseline))
+    assert all(measured.valid for measured in check_equal(runs, baseline))
     assert not measured_alone
 
 
@@ -288,3 +294,52 @@ def test_duplicates_are_judged_as_if_alone(certain: bool) -> None:
 def test_restarted_and_empty_runs_are_judged_as_if_alone() -> None:
     restarted = log(segment(steps([7.3] * 20), finished=False), segment())
     check_equal([run(restarted), run(log()), run(log(), log(segment()))], BASELINE)
+
+
+CHECKS: dict[Any, set[str]] = {
+    measurement._compute_window_timing: {"_find_duplicate", "find_gaps"},
+    validity.find_problems: {
+        "_find_unreadable_attempts",
+        "_find_contradicted_times",
+        "find_not_finite",
+        "_find_unfinished",
+        "_find_newer_start",
+        "find_gaps",
+        "find_unit_mismatch",
+        "_find_missing_losses",
+        "_find_interleaved_writers",
+    },
+    configuration.find_problems: {
+        "check_claims",
+        "_find_stated_problems",
+        "_check_rates",
+        "_find_less_work",
+    },
+    configuration._find_stated_problems: {
+        "check_statements",
+        "_check_samples",
+        "_check_target_tokens",
+    },
+    training.find_problems: {
+        "_find_no_update",
+        "_find_bad_loss",
+        "_find_collapse",
+        "_find_lost_loss",
+        "_find_divergence",
+        "_lacks_recorded_loss",
+    },
+}
+"""The checks of a run by the function that calls them.
+
+`older_runs` excludes the problem of each. Extend it before you add a check here.
+"""
+
+
+@pytest.mark.parametrize("caller", CHECKS, ids=lambda caller: caller.__module__)
+def test_older_runs_are_screened_for_each_check(caller: Any) -> None:
+    called = {
+        name
+        for name in caller.__code__.co_names
+        if name.lstrip("_").startswith(("find_", "check_", "lacks_"))
+    }
+    assert called - {"find_problems"} == CHECKS[caller]
