@@ -123,7 +123,6 @@ class MarkerSearch:
         self.longest = max(map(len, markers), default=1)
         self._markers = markers
         self._automata = _Automata(share_substrings(markers))
-        self._rare_groups = group_by_rare_text(markers)
         self._searched = 0
         self._database: _Database | None = None
         self._compiling = Lock()
@@ -132,6 +131,10 @@ class MarkerSearch:
     def passes(self) -> int:
         """Number of automata, each of which searches the whole text."""
         return len(self._automata.automata)
+
+    @cached_property
+    def _rare_groups(self) -> dict[bytes, tuple[bytes, ...]]:
+        return group_by_rare_text(self._markers)
 
     @cached_property
     def _rare_automata(self) -> _Automata:
@@ -219,8 +222,10 @@ def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]
     groups: dict[bytes, tuple[bytes, ...]] = {}
     remaining = list(markers)
     for substring in substrings:
+        if excess <= 0:
+            break
         sharing = tuple(marker for marker in remaining if substring in marker)
-        if excess > 0 and len(sharing) > 1:
+        if len(sharing) > 1:
             groups[substring] = sharing
             remaining = [marker for marker in remaining if marker not in sharing]
             excess -= len(sharing) - 1
