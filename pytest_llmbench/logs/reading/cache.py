@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from stat import S_ISREG
 
@@ -68,7 +69,7 @@ class LogCache:
         identity = (
             sorted(map(os.fspath, paths)),
             list(definitions),
-            hash_parser(definitions),
+            _get_parser_hash(with_definitions=bool(definitions)),
         )
         identity_bytes = repr(identity).encode("utf-8", "surrogatepass")
         self._identity = hashlib.sha256(identity_bytes).digest()
@@ -240,13 +241,20 @@ def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
         yield reading._replace(result=result)
 
 
-def hash_parser(definitions: Sequence[RegexDialect]) -> str:
+@cache
+def _get_parser_hash(*, with_definitions: bool) -> str:
+    """Return the hash of the parser of this process, whose code is loaded once."""
+    return hash_parser(with_definitions=with_definitions)
+
+
+def hash_parser(*, with_definitions: bool) -> str:
     """Return a hash of everything that affects how logs are parsed.
 
     Covers the code, the interpreter and the libraries, with google-re2 if there are
     definitions.
     """
-    code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
+    # a third of the instructions of SHA-256 on processors without its instructions
+    code = hashlib.blake2b(f"{sys.version}{sys.byteorder}".encode())
     package = Path(__file__).parents[2]
     parsers = sorted(
         path for name in PARSER_PACKAGES for path in (package / name).glob("**/*.py")
@@ -257,7 +265,7 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
         code.update(os.urandom(32))
     from importlib.metadata import PackageNotFoundError, version
 
-    libraries = [*LIBRARIES, "google-re2"] if definitions else LIBRARIES
+    libraries = [*LIBRARIES, "google-re2"] if with_definitions else LIBRARIES
     for library in libraries:
         with contextlib.suppress(PackageNotFoundError):
             code.update(f"{library} {version(library)}".encode())

@@ -82,7 +82,7 @@ def test_cache_is_ignored_after_a_change_of_parser_or_log_definition(
         cached_folder.logs
     )
     assert cached_folder.again() == []
-    monkeypatch.setattr(log_cache, "hash_parser", lambda _definitions: "another")
+    monkeypatch.setattr(log_cache, "_get_parser_hash", lambda **_: "another")
     assert cached_folder.again() == sorted(cached_folder.logs)
 
 
@@ -99,7 +99,7 @@ def test_parser_version_covers_every_source_file(
     monkeypatch.setattr(
         log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py")
     )
-    versions = {hash_parser(())}
+    versions = {hash_parser(with_definitions=False)}
     for name in (
         "logs/scan.py",
         "logs/dialects/nemo2.py",
@@ -111,11 +111,11 @@ def test_parser_version_covers_every_source_file(
     ):
         path = package / name
         path.write_text(path.read_text() + "# changed\n")
-        versions.add(hash_parser(()))
+        versions.add(hash_parser(with_definitions=False))
     assert len(versions) == 8
     shutil.rmtree(package)
-    assert hash_parser(()) != hash_parser(
-        ()
+    assert hash_parser(with_definitions=False) != hash_parser(
+        with_definitions=False
     )  # versions without source cannot be distinguished
 
 
