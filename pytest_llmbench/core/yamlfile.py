@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
@@ -59,35 +60,73 @@ def read_root(
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        _refuse_extras(path, yaml.parse(text, loader), raises)
-        root: yaml.Node | None = yaml.compose(text, loader)
+        return _compose(path, loader(text), raises)
     except yaml.MarkedYAMLError as error:
         raise raises(_format_syntax_error(path, error, text)) from error
     except yaml.YAMLError as error:
         raise raises(
             f"{path}: found {' '.join(str(error).split())}, expected YAML"
         ) from error
-    return root
 
 
-def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
-    """Raise `raises` for the first YAML event that configuration files do not need."""
-    # Events are checked before nodes are built, because deep nesting crashes libyaml.
-    depth = documents = 0
-    for event in events:
-        name = type(event).__name__
-        if name == "DocumentStartEvent":
-            documents += 1
-        elif name in ("MappingStartEvent", "SequenceStartEvent"):
-            depth += 1
-        elif name in ("MappingEndEvent", "SequenceEndEvent"):
-            depth -= 1
-        extra = _find_extra(event, name, depth, documents)
+class _OpenCollection(NamedTuple):
+    """A mapping or sequence whose end is not reached, and the nodes before it."""
+
+    node: Any
+    siblings: list[Node]
+
+
+def _compose(path: Path, parser: Any, raises: type[LlmbenchError]) -> yaml.Node | None:
+    """Build the nodes of a document from its YAML events, or return None without any.
+
+    Raises `raises` for the first event that configuration files do not need. The
+    composer of PyYAML is not used: deep nesting crashes libyaml, so that all events
+    would have to be parsed and checked before.
+    """
+    import yaml
+
+    resolve = cache(parser.resolve)  # many keys and values repeat
+    mapping, sequence = yaml.MappingStartEvent, yaml.SequenceStartEvent
+    starts = {mapping: yaml.MappingNode, sequence: yaml.SequenceNode}
+    ends = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+    open_collections: list[_OpenCollection] = []
+    nodes: list[Node] = []  # of the innermost open collection
+    documents = 0
+    for event in iter(parser.get_event, None):
+        kind = type(event)
+        if kind in ends:
+            node, siblings = open_collections.pop()
+            _close_collection(node, nodes, event.end_mark)
+            nodes = siblings
+            continue
+        documents += kind is yaml.DocumentStartEvent
+        depth = len(open_collections) + (kind in starts)
+        start, end = event.start_mark, event.end_mark
+        extra = _find_extra(event, kind.__name__, depth, documents)
         if extra:
-            line = event.start_mark.line + 1
-            raise raises(
-                f"{path}:{line}: found {extra}; use plain keys and values only"
-            )
+            location = f"{path}:{start.line + 1}"
+            raise raises(f"{location}: found {extra}; use plain keys and values only")
+        if kind is yaml.ScalarEvent:
+            value = event.value
+            tag = resolve(yaml.ScalarNode, value, event.implicit)
+            nodes.append(yaml.ScalarNode(tag, value, start, end, event.style))
+        elif kind in starts:
+            node_type = starts[kind]
+            tag = resolve(node_type, None, event.implicit)
+            node = node_type(tag, [], start, None, event.flow_style)
+            nodes.append(node)
+            open_collections.append(_OpenCollection(node, nodes))
+            nodes = []
+    return nodes[0] if nodes else None
+
+
+def _close_collection(node: Any, nodes: list[Node], end_mark: Any) -> None:
+    """Set the content and the end of a mapping or sequence."""
+    if node.id == "mapping":  # keys and values alternate
+        node.value = list(zip(nodes[::2], nodes[1::2], strict=True))
+    else:
+        node.value = nodes
+    node.end_mark = end_mark
 
 
 def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
