@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from pytest_llmbench.core.baseline_records import Baseline, Recipe
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.log_records import ParsedLog, Segment, StatedField
-from pytest_llmbench.core.redaction import redact_text
+from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import RunFiles
 from pytest_llmbench.runs.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.runs.discover.path_patterns import generalise, matches
@@ -501,6 +501,7 @@ def _has_other_version(baseline: Baseline, versions: Mapping[str, str]) -> bool:
 
 def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
     """Yield the facts in all segments of all logs, including the facts of the steps."""
+    redact = make_redactor().redact
     sources_by_fact: dict[str, dict[str, str]] = {}  # {name: {value: source}}
     for attempt, log in zip(run.attempts, logs, strict=False):
         # `train.log:12` with several logs, else `line 12`
@@ -511,7 +512,7 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
                     name = str(statement.field)
                     sources_by_value = sources_by_fact.setdefault(name, {})
                     source = f"{source_prefix}{statement.line}"
-                    value = redact_text(statement.value)
+                    value = redact(statement.value)
                     # settings keep their numbers, which may look like a job id
                     if name not in _SETTINGS:
                         value = _generalise_value(value, run.job_id)
@@ -569,7 +570,8 @@ def _list_recorded(run: RunFiles) -> Iterator[RunFact]:
     """Yield the facts in the metadata file of a run."""
     if run.metadata is None:
         return
+    redact = make_redactor().redact
     for hint in run.hints:
         if hint.source == run.metadata.name and hint.field not in _VERSIONS:
-            value = _generalise_value(redact_text(hint.value), run.job_id)
+            value = _generalise_value(redact(hint.value), run.job_id)
             yield RunFact(f"metadata {hint.field}", (value,), hint.source, value)
