@@ -50,6 +50,7 @@ from pytest_llmbench.runs.discover.folder_walk import (
     Folder,
     Walk,
     WalkedFile,
+    identify_file,
 )
 from pytest_llmbench.runs.discover.job_folders import (
     LONE_ERROR,
@@ -136,15 +137,19 @@ def _make_unnamed_folder(
     existing = {*folder.unnamed, *(file.name for file in folder.files)}
     error_names = {names.name_paired_stream(name, "stderr") for name in chosen}
     selected = chosen | (error_names & existing)
-    reduced = dataclasses.replace(
-        folder, files=[], unnamed=[], chosen=chosen, only_chosen=True
-    )
+    files = []
     for name in sorted(selected):
         with suppress(OSError):  # gone since it was found
             status = stores.stat(os.path.join(folder.text, name))
-            reduced.files.append(
-                WalkedFile(name, status.st_mtime, (status.st_dev, status.st_ino))
-            )
+            files.append(WalkedFile(name, status.st_mtime, identify_file(status)))
+    reduced = dataclasses.replace(
+        folder,
+        files=tuple(files),
+        unnamed=(),
+        links=frozenset(),
+        chosen=chosen,
+        only_chosen=True,
+    )
     return JobFolder(reduced, group_files(reduced), find_layout(reduced.parts))
 
 
@@ -298,7 +303,8 @@ def _drop_repeated_files(walk: Walk) -> list[Folder]:
         location: tuple[WalkedFile, Folder],
     ) -> tuple[bool, int, tuple[str, ...], str]:
         file, folder = location
-        return file.link, -len(folder.parts), folder.parts, file.name
+        is_link = file.name in folder.links
+        return is_link, -len(folder.parts), folder.parts, file.name
 
     locations.sort(key=rank_location)
     emptied = []
@@ -319,7 +325,9 @@ def _drop_repeated_files(walk: Walk) -> list[Folder]:
             if file.name in folder.chosen:
                 original_folder.chosen |= {original.name}
     for folder in {id(folder): folder for folder in emptied}.values():
-        folder.files = [file for file in folder.files if id(file) not in repeated_files]
+        folder.files = tuple(
+            file for file in folder.files if id(file) not in repeated_files
+        )
     return emptied
 
 
@@ -352,9 +360,17 @@ def _make_runs(
             yield _make_run(draft, job_folder, record, path if record else None, walk)
         elif draft.logless_job and not folder.only_chosen:
             yield from _make_logless_job(draft, job_folder, path, log_folders, walk)
-    if not folder.only_chosen:
+    if assignment.without_log and not folder.only_chosen:
+        modified_by_name = {file.name: file.modified for file in folder.files}
         for job, path in assignment.without_log.items():
-            yield from _make_metadata_run(job, path, job_folder, log_folders, walk)
+            draft = JobDraft(
+                job,
+                "llmb-config",
+                modified=modified_by_name[path.name],
+                logless_job=LoglessJob.METADATA,
+                logless_path=path,
+            )
+            yield from _make_metadata_run(draft, path, job_folder, log_folders, walk)
 
 
 def _make_logless_job(
@@ -384,7 +400,7 @@ def _make_logless_job(
 
 
 def _make_metadata_run(
-    job: str,
+    draft: JobDraft,
     path: Path,
     job_folder: JobFolder,
     log_folders: Mapping[str, Sequence[Path]],
@@ -395,20 +411,12 @@ def _make_metadata_run(
     Without this run, an older run would be judged in place of a newest job that died.
     Yields nothing if the log is in a folder above or below the metadata.
     """
-    for log_folder in log_folders.get(job, ()):
+    for log_folder in log_folders.get(draft.job, ()):
         if log_folder in path.parents or path.parent in log_folder.parents:
             walk.ignored.append(
-                (path, f"the log of job {job} is elsewhere, in {log_folder}")
+                (path, f"the log of job {draft.job} is elsewhere, in {log_folder}")
             )
             return
-    modified = job_folder.folder.get_file(path.name).modified
-    draft = JobDraft(
-        job,
-        "llmb-config",
-        modified=modified,
-        logless_job=LoglessJob.METADATA,
-        logless_path=path,
-    )
     yield _make_run(draft, job_folder, _read_record(path, walk), path, walk)
 
 
@@ -463,9 +471,7 @@ def _list_log_locations(
     """
     logs = [attempt.log for attempt in attempts]
     is_path_linked = folder.given_path in walk.linked
-    linked_logs = [
-        log for log in logs if is_path_linked or folder.get_file(log.name).link
-    ]
+    linked_logs = [log for log in logs if is_path_linked or log.name in folder.links]
     return [*logs, *(Path(os.path.realpath(log)) for log in linked_logs)]
 
 

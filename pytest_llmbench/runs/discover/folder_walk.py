@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from errno import EFBIG, ELOOP, ENOENT
-from functools import cached_property
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
@@ -68,8 +67,10 @@ MOST_FOLDERS = 1_000_000
 Notes = list[tuple[Path, str]]
 """Paths, with the reasons for which they are not read."""
 
-FileId = tuple[int, int]
-"""The device and inode of a file or folder."""
+FileId = int
+"""The device and inode of a file or folder, as one number."""
+
+_INODE_BITS = 64
 
 
 class WalkedFile(NamedTuple):
@@ -78,7 +79,20 @@ class WalkedFile(NamedTuple):
     name: str
     modified: float  # epoch seconds
     identity: FileId
-    link: bool = False  # True for a link
+
+
+class _SortedNames(NamedTuple):
+    """The files of one folder, sorted by their names."""
+
+    files: list[WalkedFile]
+    unnamed: list[str]  # files that may be logs despite their names
+    links: list[str]  # those of `files` that are links
+
+    def add_file(self, file: WalkedFile, *, is_link: bool) -> None:
+        """Add a log, metadata, metrics or chosen file."""
+        self.files.append(file)
+        if is_link:
+            self.links.append(file.name)
 
 
 class _ChosenFiles(NamedTuple):
@@ -88,19 +102,27 @@ class _ChosenFiles(NamedTuple):
     names: set[str]
 
 
-@dataclass(eq=False)
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+@dataclass(eq=False, slots=True)
 class Folder:
-    """One folder and its files."""
+    """One folder and its files.
+
+    A search keeps each folder, so its fields are slots, tuples and shared values.
+    """
 
     # The path as text and as components: only few of thousands of folders need a Path.
     text: str
     parts: tuple[str, ...]
     given_path: Path  # the given path that led to the folder
-    files: list[WalkedFile] = field(default_factory=list)
+    files: tuple[WalkedFile, ...] = ()
     # files that may be logs despite their names
-    unnamed: list[str] = field(default_factory=list)
-    chosen: frozenset[str] = frozenset()  # the files that were given by name
+    unnamed: tuple[str, ...] = ()
+    links: frozenset[str] = _NO_NAMES  # those of `files` that are links
+    chosen: frozenset[str] = _NO_NAMES  # the files that were given by name
     only_chosen: bool = False  # True if only the chosen files were requested
+    _path: Path | None = field(default=None, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -112,18 +134,12 @@ class Folder:
         """The names of the path, starting with the given folder's."""
         return (self.given_path.name, *self.parts[len(self.given_path.parts) :])
 
-    @cached_property
+    @property
     def path(self) -> Path:
         """The folder's path."""
-        return Path(self.text)
-
-    def get_file(self, name: str) -> WalkedFile:
-        """Return the file of that name. `files` must not change after the first call."""
-        return self._by_name[name]
-
-    @cached_property
-    def _by_name(self) -> dict[str, WalkedFile]:
-        return {file.name: file for file in self.files}
+        if self._path is None:
+            self._path = Path(self.text)
+        return self._path
 
 
 @dataclass(slots=True)
@@ -185,6 +201,9 @@ class Walk:
                 folder.chosen = self._get_chosen_names(identity)
                 folder.only_chosen = True
                 self._scan(folder)
+        # only the walk itself needs these
+        self._seen.clear()
+        self._inside_runs.clear()
         return self
 
     def _find_roots(self, paths: Sequence[Path]) -> list[Path]:
@@ -200,7 +219,7 @@ class Walk:
                 elif self.opens_archives and self.stores.is_archive(path):
                     self._archives[path] = path
                 else:
-                    identity = _identify(self.stores.stat(path.parent))
+                    identity = identify_file(self.stores.stat(path.parent))
                     chosen = self._chosen.setdefault(
                         identity, _ChosenFiles(path.parent, set())
                     )
@@ -235,7 +254,7 @@ class Walk:
     def _is_seen(self, path: Path) -> bool:
         """True if the folder at a path was read."""
         try:
-            return _identify(self.stores.stat(path)) in self._seen
+            return identify_file(self.stores.stat(path)) in self._seen
         except OSError:  # reading it will report the error
             return False
 
@@ -246,7 +265,7 @@ class Walk:
         while waiting and not self._full:
             folder = waiting.pop()
             try:
-                identity = _identify(self.stores.stat(folder.text))
+                identity = identify_file(self.stores.stat(folder.text))
             except OSError as error:
                 self._record_unreadable_folder(folder, error)
                 continue
@@ -288,10 +307,11 @@ class Walk:
         entry_names = [entry.name for entry in entries]
         if self._is_inside_run(folder, entry_names):
             self._inside_runs.add(folder.text)
+        sorted_names = _SortedNames([], [], [])
         for entry in entries:
             try:
                 if not entry.is_dir():
-                    self._add_file(folder, entry)
+                    self._add_file(folder, entry, sorted_names)
                     continue
                 is_closed = _is_special(entry.name) and self._collect_closed_folder(
                     folder, Path(entry.path)
@@ -307,6 +327,9 @@ class Walk:
                 if folder.only_chosen and entry.name not in folder.chosen:
                     continue  # other files next to a given file were not requested
                 self._record_unreadable_entry(entry, error)
+        folder.files = tuple(sorted_names.files)
+        folder.unnamed = tuple(sorted_names.unnamed)
+        folder.links = frozenset(sorted_names.links) or _NO_NAMES
         self._record_unfinished_files(folder, entry_names)
         return subfolders, links
 
@@ -364,7 +387,7 @@ class Walk:
         the archive.
         """
         try:
-            identity = _identify(self.stores.stat(path))
+            identity = identify_file(self.stores.stat(path))
         except OSError as error:
             self.unreadable.append((path, _describe_error(error)))
             return
@@ -403,7 +426,9 @@ class Walk:
         else:
             self._archives.setdefault(path, folder.given_path)
 
-    def _add_file(self, folder: Folder, entry: FolderEntry) -> None:
+    def _add_file(
+        self, folder: Folder, entry: FolderEntry, sorted_names: _SortedNames
+    ) -> None:
         """Sort a file into logs, reports, archives, skipped and unreadable files.
 
         A chosen file was given by name and is always read. In a folder with
@@ -419,7 +444,7 @@ class Walk:
         notable = _is_notable(name)
         link = entry.is_symlink()
         if not notable and not folder.only_chosen and names.may_be_log(name):
-            folder.unnamed.append(name)
+            sorted_names.unnamed.append(name)
         # skipped entries are searched for unfinished and renamed logs later
         if not (chosen or notable or link):
             self._skipped_entries.append(entry)
@@ -436,9 +461,8 @@ class Walk:
         elif not chosen and self._is_archive_to_open(folder, name):
             self._remember_archive(folder, Path(entry.path))
         elif chosen or notable:
-            folder.files.append(
-                WalkedFile(name, status.st_mtime, _identify(status), link)
-            )
+            file = WalkedFile(name, status.st_mtime, identify_file(status))
+            sorted_names.add_file(file, is_link=link)
 
     def _is_archive_to_open(self, folder: Folder, name: str) -> bool:
         """True if a file is an archive that the walk opens."""
@@ -509,7 +533,7 @@ class Walk:
     def _get_chosen_names(self, identity: FileId) -> frozenset[str]:
         """Return the names of the given files in a folder."""
         chosen = self._chosen.get(identity)
-        return frozenset(chosen.names) if chosen else frozenset()
+        return frozenset(chosen.names) if chosen else _NO_NAMES
 
 
 def _make_folder(path: Path, given_path: Path) -> Folder:
@@ -572,9 +596,9 @@ def _is_report(name: str) -> bool:
     return name.lower().endswith(REPORT)
 
 
-def _identify(status: os.stat_result) -> FileId:
+def identify_file(status: os.stat_result) -> FileId:
     """Return the same id for all names of a file or folder."""
-    return status.st_dev, status.st_ino
+    return (status.st_dev << _INODE_BITS) + status.st_ino
 
 
 def _is_linked(path: Path) -> bool:

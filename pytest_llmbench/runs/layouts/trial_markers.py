@@ -79,10 +79,9 @@ class TrialMarkers(Struct):
     _markers_by_folder: dict[str, frozenset[str]] = field(default_factory=dict)
     # trials file of each folder, None if it has none
     _files: dict[str, TrialsFile | None] = field(default_factory=dict)
-    # path and contents of the trials files at and above each folder of a log
-    _files_above: dict[str, tuple[tuple[Path, TrialsFile], ...]] = field(
-        default_factory=dict
-    )
+    # the folder of the last log, with the path and contents of the trials files at and
+    # above it
+    _files_above: tuple[str | None, tuple[tuple[Path, TrialsFile], ...]] = (None, ())
     # markers next to a log that are not files, with the reason
     _broken: dict[Path, str] = field(default_factory=dict)
 
@@ -148,19 +147,22 @@ class TrialMarkers(Struct):
 
         Each file is read once: thousands of logs may be below it.
         """
-        if folder not in self._files_above:
-            files = {
-                parent: self._read_once(parent) for parent in _list_folders(folder)
-            }
-            self._files_above[folder] = tuple(
-                (Path(parent, TRIALS_FILE), file)
-                for parent, file in files.items()
-                if file is not None
-            )
-        return self._files_above[folder]
+        last_folder, files_above = self._files_above
+        if folder == last_folder:
+            return files_above
+        files = {parent: self._read_once(parent) for parent in _list_folders(folder)}
+        files_above = tuple(
+            (Path(parent, TRIALS_FILE), file)
+            for parent, file in files.items()
+            if file is not None
+        )
+        self._files_above = folder, files_above
+        return files_above
 
     def _read_once(self, folder: str) -> TrialsFile | None:
         """Return the trials file of a folder, None if it has none."""
+        if self._markers_by_folder.get(folder) is NO_MARKERS:
+            return None
         if folder not in self._files:
             exists = self._exists(folder, TRIALS_FILE)
             self._files[folder] = (
