@@ -230,26 +230,35 @@ def _find_named_runs(walk: Walk) -> Discovery:
     twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
     )
-    owned_runs: list[OwnedRun] = [
-        (_mark_twin(run, job_folder, twin_folders), job_folder.layout.inside)
-        for job_folder in job_folders
-        for run in _make_runs(job_folder, log_folders, walk)
-    ]
     # folders of given files next to other jobs, which a report may belong to
     folders_with_other_jobs = {
         job_folder.folder.path
         for job_folder in job_folders
         if job_folder.folder.only_chosen and len(job_folder.jobs.drafts) > 1
     }
+    folders_with_metrics = [
+        job_folder
+        for job_folder in job_folders
+        if job_folder.metrics and not job_folder.folder.only_chosen
+    ]
+    # drop the drafts of each folder once its runs are made: both take much memory
+    waiting = list(reversed(job_folders))
+    del job_folders
+    owned_runs: list[OwnedRun] = []
+    while waiting:
+        job_folder = waiting.pop()
+        owned_runs += [
+            (_mark_twin(run, job_folder, twin_folders), job_folder.layout.inside)
+            for run in _make_runs(job_folder, log_folders, walk)
+        ]
     runs = _make_ids_unique(
         add_reports(owned_runs, walk.reports, folders_with_other_jobs)
     )
     # metrics that may repeat the runs of logs
     owned_metrics_runs: list[OwnedRun] = [
         (_make_run(draft, job_folder, None, None, walk), job_folder.layout.inside)
-        for job_folder in job_folders
+        for job_folder in folders_with_metrics
         for draft in job_folder.metrics
-        if not job_folder.folder.only_chosen
     ]
     metrics_runs = _make_ids_unique(
         add_reports(owned_metrics_runs, walk.reports, folders_with_other_jobs),
