@@ -213,7 +213,8 @@ def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
 
 
 def _make_request(path: Path, *, is_log: bool) -> FileToRead:
-    return FileToRead(os.fspath(path), is_log)
+    # of a copy: a path keeps its text, which takes as much memory as the path
+    return FileToRead(os.fspath(Path(path)), is_log)
 
 
 # --- how far a long reading is --------------------------------------------------------

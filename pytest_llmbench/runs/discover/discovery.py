@@ -473,15 +473,22 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
 
 def _list_log_locations(
     attempts: Sequence[AttemptFiles], folder: Folder, walk: Walk
-) -> list[Path]:
-    """Return the paths of logs, then the real paths of linked logs.
+) -> list[tuple[str, str]]:
+    """Return the folders and names of logs, then those of the files that linked logs
+    lead to.
 
     A log is linked if it is a link, or if its given path leads through a link.
     """
-    logs = [attempt.log for attempt in attempts]
+    # not from the path of a log: it would keep its text, as much memory as the path
+    folder_text = "" if folder.text == os.curdir else folder.text
+    locations = [(folder_text, attempt.log.name) for attempt in attempts]
     is_path_linked = folder.given_path in walk.linked
-    linked_logs = [log for log in logs if is_path_linked or log.name in folder.links]
-    return [*logs, *(Path(os.path.realpath(log)) for log in linked_logs)]
+    linked_logs = [
+        attempt.log
+        for attempt in attempts
+        if is_path_linked or attempt.log.name in folder.links
+    ]
+    return [*locations, *(os.path.split(os.path.realpath(log)) for log in linked_logs)]
 
 
 def _make_run(

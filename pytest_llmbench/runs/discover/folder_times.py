@@ -47,9 +47,17 @@ def _read_innermost(
     for name in reversed(folders):
         time = read(name)
         if time:
-            source = f"the name of folder {name}"
-            return StartCandidate(clock, time, source, _is_zoned(name))
+            return StartCandidate(clock, time, _describe_folder(name), _is_zoned(name))
     return None
+
+
+@lru_cache(1024)
+def _describe_folder(name: str) -> str:
+    """Return the source of a time in a folder name.
+
+    Cached, since a run often has two times from one name: they share the text.
+    """
+    return f"the name of folder {name}"
 
 
 def read_stamp(name: str) -> datetime | None:

@@ -91,9 +91,11 @@ class TrialMarkers(Struct):
         self._markers_by_folder[folder] = frozenset(markers) or NO_MARKERS
 
     def find(
-        self, logs: Sequence[Path], job: str, modified: float
+        self, locations: Sequence[tuple[str, str]], job: str, modified: float
     ) -> TrialMarker | None:
-        """Return the marker that concerns these logs, or None.
+        """Return the marker that concerns the logs at these locations, or None.
+
+        A location is a folder, "" for the current one, and the name of a log.
 
         A marker next to a log takes precedence over a trials file that lists the job,
         and such a file over one that lists a job with an unknown id. `job` is the job
@@ -101,7 +103,6 @@ class TrialMarkers(Struct):
         since the epoch).
         """
         # a marker next to a log, named like the log or like the uncompressed log
-        locations = [os.path.split(str(log)) for log in logs]
         for folder, log_name in locations:
             for name in dict.fromkeys((log_name, strip_compression(log_name))):
                 marker_name = f"{name}{VARIANT_MARK}"
