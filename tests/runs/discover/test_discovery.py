@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -1049,3 +1050,25 @@ def test_too_long_chain_of_symbolic_links_is_reported_as_unreadable(
     assert [reason for _, reason in discovery.unreadable] == [
         "cannot be read: Too many levels of symbolic links"
     ]
+
+
+def test_search_of_many_launches_needs_little_memory(tmp_path: Path) -> None:
+    """A search took three times as much as its runs when it kept the drafts, and a
+    dictionary, of each folder."""
+    name = "pretrain_grok1_314b_fp8_512"
+    launches = 300
+    for number in range(launches):
+        folder = (
+            tmp_path / "experiments" / name / f"{name}_{1754014020 + number}" / name
+        )
+        folder.mkdir(parents=True)
+        (folder / f"log-team-team.{name}_{1000000 + number}_0.out").touch()
+    find_runs([tmp_path])  # fills the caches of names
+    tracemalloc.start()
+    try:
+        discovery = find_runs([tmp_path])
+        kept, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(discovery.runs) == launches
+    assert peak < 2.4 * kept
