@@ -342,7 +342,9 @@ def test_judging_session_loads_no_unused_library() -> None:
         "cli.main",
     )
     loads = "; ".join(f"import pytest_llmbench.{name}" for name in entries)
-    unused = HEAVY - {"numpy", "sqlite3", "ahocorasick_rs", "multiprocessing"}
+    unused = HEAVY - {
+        *("numpy", "msgspec", "sqlite3", "ahocorasick_rs", "multiprocessing")
+    }
     code = f"import sys; {loads}; print(sorted({unused!r} & sys.modules.keys()))"
     assert (
         subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -28,6 +28,7 @@ BOUNDED = {
     "runs.layouts.metadata._build_node": "`runs.layouts.metadata.DEPTH_LIMIT`",
     "runs.layouts.metadata._flatten": "`runs.layouts.metadata.DEPTH_LIMIT`",
     "logs.endings.set_file_name": "an ending and the one next to it",
+    "logs.reading.codec.compress_log": "the other readings of a log, which have none",
     "logs.reading.codec._from_json": "the types of records",
     "logs.reading.codec._decode_union": "the types of records",
     "logs.reading.codec._to_json": "the types of records",

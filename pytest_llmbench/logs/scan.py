@@ -76,9 +76,11 @@ RARE_TEXTS = (
     *(b"Elapsed time ", b"learning_rate"),
 )
 
-# Length of the shortest text that is searched for RARE_TEXTS first, and the bytes per
-# match from which on this is slower than to search for the markers themselves.
+# Length of the shortest text that is searched for RARE_TEXTS first, the most markers with
+# which that is faster, and the bytes per match from which on it is slower than to search
+# for the markers themselves.
 LEAST_SPARSE = 1 << 16
+MOST_SPARSE = 2 * AT_ONCE
 BYTES_PER_RARE_TEXT = 2048
 
 
@@ -133,12 +135,8 @@ class MarkerSearch:
         return len(self._automata.automata)
 
     @cached_property
-    def _rare_groups(self) -> dict[bytes, tuple[bytes, ...]]:
-        return group_by_rare_text(self._markers)
-
-    @cached_property
     def _rare_automata(self) -> _Automata:
-        return _Automata(self._rare_groups)
+        return _Automata(group_by_rare_text(self._markers))
 
     def find_matches(
         self, text: bytes, start: int, stop: int
@@ -167,10 +165,11 @@ class MarkerSearch:
     ) -> list[tuple[int, bytes]] | None:
         """Return unordered (offset, marker) matches, found by their rare substrings.
 
-        Returns None if the text is short or contains many of these substrings.
+        Returns None if the text is short or contains many of these substrings, or if
+        the markers need too many of them.
         """
         size = stop - start
-        if size < LEAST_SPARSE or len(self._rare_groups) > AT_ONCE:
+        if size < LEAST_SPARSE or len(self._markers) > MOST_SPARSE:
             return None
         reach, most = stop + self.longest - 1, size // BYTES_PER_RARE_TEXT
         return self._rare_automata.find_matches(text, start, reach, most)
@@ -196,14 +195,13 @@ def group_by_rare_text(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...
 
     A marker without a rare text is searched for itself.
     """
-    groups: dict[bytes, tuple[bytes, ...]] = {}
-    remaining = list(markers)
-    for rare_text in RARE_TEXTS:
-        group = tuple(marker for marker in remaining if rare_text in marker)
-        if group:
-            groups[rare_text] = group
-            remaining = [marker for marker in remaining if marker not in group]
-    return groups | {marker: (marker,) for marker in remaining}
+    groups: dict[bytes, list[bytes]] = {}
+    for marker in markers:
+        contained = filter(marker.__contains__, RARE_TEXTS)
+        groups.setdefault(next(contained, marker), []).append(marker)
+    return {
+        text: tuple(groups[text]) for text in (*RARE_TEXTS, *markers) if text in groups
+    }
 
 
 def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
