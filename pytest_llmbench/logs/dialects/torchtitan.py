@@ -156,7 +156,8 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
     _, _, record = COLOUR.sub(b"", first_line).rpartition(STEP)
     # "  2  loss:  5.97670  memory: 28.18GiB(89.87%)  tps: 2,110  tflops: 1.20  mfu: N/A"
     names = tuple(NAME.findall(record))
-    layout = _compile_layout(names)
+    codes = CODES if COLOUR.search(first_line) else b""
+    layout = _compile_layout(names, codes)
     rows = match_rows(layout, lines) if layout else None
     if rows is None:
         return None
@@ -178,11 +179,11 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
 
 
 @cache
-def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
+def _compile_layout(names: tuple[bytes, ...], codes: bytes) -> re.Pattern[bytes] | None:
     """Return the pattern of a record with these fields, after its time stamp.
 
-    Colour codes may precede each field. Returns None if the rates are not the last
-    fields, or if another required field is missing.
+    `codes` matches the colour codes before each field. Returns None if the rates are
+    not the last fields, or if another required field is missing.
     """
     body = names[: -2 if names[-2:] == RATE_NAMES[::2] else -3]
     if (
@@ -195,10 +196,10 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
         *FIELDS.describe(body, rb": {1,19}", rb"[^\s\[=]{1,99}"),
         *FIELDS.describe(names[len(body) : -1], b": ", b""),
     ]
-    printed = b"".join(field + b"  " + CODES for field in fields)
+    printed = b"".join(field + b"  " + codes for field in fields)
     return re.compile(
         rb"%b%bstep: {1,9}(\d{1,15})  %b%b%b"
-        % (STAMP_FIELDS, CODES, CODES, printed, MFU)
+        % (STAMP_FIELDS, codes, codes, printed, MFU)
     )
 
 
