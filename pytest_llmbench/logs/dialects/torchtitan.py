@@ -64,7 +64,9 @@ RATES_LENGTH = 256
 # --- of a line that is read by columns
 RATE_NAMES = (b"tps", b"tflops", b"mfu")
 NAME = re.compile(rb"([A-Za-z]\w{0,39}): ")
-CODES = rb"(?:\x1b\[[\d;]{0,20}+m){0,3}"
+CODE = rb"\x1b\[[\d;]{0,20}+m"
+# up to three: nested alternatives are matched faster than a repetition
+CODES = rb"(?:%b(?:%b(?:%b|)|)|)" % (CODE, CODE, CODE)
 MFU = rb"mfu: (?:[\d,]{1,24}\.\d\d%|N/A)"
 # no colour code before the stamp: a digit may precede the code
 STAMP_FIELDS = rb"(20(?<![\dm]20)\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - "
