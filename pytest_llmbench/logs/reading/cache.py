@@ -253,7 +253,7 @@ def hash_parser(*, with_definitions: bool) -> str:
     Covers the code, the interpreter and the libraries, with google-re2 if there are
     definitions.
     """
-    # a third of the instructions of SHA-256 on processors without its instructions
+    # faster than SHA-256 on processors without instructions for it
     code = hashlib.blake2b(f"{sys.version}{sys.byteorder}".encode())
     package = Path(__file__).parents[2]
     parsers = sorted(
