@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,10 +121,12 @@ def test_session_stopped_by_signal_writes_exit_code_two_into_its_reports(
     pytester: pytest.Pytester, generated: Write, number: int
 ) -> None:
     pytester.makeconftest("""
-        import pathlib, time
+        import faulthandler, pathlib, time
         def pytest_runtest_call(item):
+            faulthandler.dump_traceback_later(45)
             pathlib.Path("started").touch()
-            time.sleep(600)
+            while True:
+                time.sleep(0.1)  # a long sleep could begin just after the signal
     """)
     options = [
         f"--llmb-logs={generated(FP8)}",
@@ -150,8 +153,11 @@ def stop(pytester: pytest.Pytester, number: int, started: Path, *arguments: str)
         try:
             wait_until(started.exists, seconds=60)
             process.send_signal(number)
-            assert process.wait(timeout=60) == 2
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=60)
         finally:
             process.kill()
             process.wait()
-    return (pytester.path / "printed").read_text()
+    output = (pytester.path / "printed").read_text()
+    assert process.returncode == 2, output
+    return output

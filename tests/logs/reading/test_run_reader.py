@@ -184,7 +184,7 @@ def test_large_files_are_read_by_the_main_process(
 
 
 PROGRAM = """
-import os, sys, threading, warnings
+import os, sys, threading, time, warnings
 from pathlib import Path
 from pytest_llmbench.logs.reading import run_reader as reading
 from pytest_llmbench.runs.discover.discovery import find_runs
@@ -239,7 +239,8 @@ def test_no_reader_process_outlives_its_session(
     def wait(waiting, answered):
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
-        threading.Event().wait()
+        while True:
+            time.sleep(0.1)  # a long wait could begin just after the signal
     file_reader.next_batch = wait
     """
     script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
