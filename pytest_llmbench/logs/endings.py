@@ -6,7 +6,7 @@ Reads lines of Slurm, lines of crashes and time-outs, and tracebacks.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -69,14 +69,17 @@ EXCEPTION = re.compile(
     % KINDS
 )
 
-# A traceback as Python prints it, from its head at the beginning of a line to its first
-# exception with a message: without labels, colours, or lines that may be labels.
+# A traceback as Python prints it, from its head to its first exception with a message:
+# without colours, or lines that may be labels. Each line begins with the same label, if
+# the head has one.
 REGULAR = re.compile(
-    re.escape(HEAD)
+    rb"(?P<label>[^\n\r\x1b]{0,120}?)"
+    + re.escape(HEAD)
     + rb":\n"
-    + rb'(?:  File "[^\n\r\x1b]{1,999}\n(?:    (?P<code>%b)\n(?: *[~^][~^ ]*\n)?)?){0,300}'
+    + rb'(?:(?P=label)  File "[^\n\r\x1b]{1,999}\n'
+    + rb"(?:(?P=label)    (?P<code>%b)\n(?:(?P=label) *[~^][~^ ]*\n)?)?){0,300}"
     % rb"(?![\w.-]{1,99}/\d)[A-Za-z_][^\n\r\x1b]{0,900}"
-    + rb"(?P<exception>(?:%b)(?=:)[^\n\r\x1b]{0,4000})\n"
+    + rb"(?P=label)(?P<exception>(?:%b)(?=:)[^\n\r\x1b]{0,4000})\n"
     % EXCEPTION.pattern.removesuffix(rb"(?=:|\s*$)")
 )
 
@@ -126,8 +129,8 @@ class Tracebacks:
     def __init__(self) -> None:
         self.latest: deque[Traceback] = deque(maxlen=KEPT)
         # by the label of the process
-        self._open: dict[bytes, Traceback] = {}
-        self._ended: dict[bytes, Traceback] = {}
+        self._open: OrderedDict[bytes, Traceback] = OrderedDict()
+        self._ended: OrderedDict[bytes, Traceback] = OrderedDict()
 
     @property
     def has_open_traceback(self) -> bool:
@@ -140,45 +143,22 @@ class Tracebacks:
         stops = (*(hit.start for hit in heads[1:]), chunk.stop)
         for hit, stop in zip(heads, stops, strict=False):
             self._follow(chunk, offset, hit.start, line)
-            if not self._add_regular(hit, stop):
-                self._begin(hit)
+            self._begin(hit, stop)
             offset, line = hit.start, hit.line
         self._follow(chunk, offset, chunk.stop, line)
-        self._open = {
-            label: traceback
+        self._open = OrderedDict(
+            (label, traceback)
             for label, traceback in self._open.items()
             if chunk.next_line - traceback.head <= FARTHEST
-        }
-
-    def _add_regular(self, hit: Hit, stop: int) -> bool:
-        """Add a traceback that matches REGULAR and ends before `stop`.
-
-        Returns False if it does not, or if other tracebacks are open or may be related:
-        its lines have to be read one by one.
-        """
-        text, start = hit.text, hit.start
-        if self._open or not (text.endswith(b"\n", 0, start) or hit.offset == 0):
-            return False
-        match = REGULAR.match(text, start, stop)
-        if match is None or (b"" in self._ended and _is_chained(hit, b"")):
-            return False
-        first = match["exception"][:EXCEPTION_BYTES].rstrip()
-        traceback = Traceback(
-            head=hit.line,
-            line=hit.line + text.count(b"\n", start, match.end() - 1),
-            rank="",
-            first=first,
-            last=first,
-            code=(match["code"] or b"").strip(),
-            below_warning=_is_below_warning(hit),
         )
-        self.latest.append(traceback)
-        self._remember_ended(b"", traceback)
-        return True
 
-    def _begin(self, hit: Hit) -> None:
-        """Open a traceback at its head, or continue the last one of the process."""
-        label, before = split_label(get_line_before(hit))
+    def _begin(self, hit: Hit, stop: int) -> None:
+        """Open a traceback at its head, or continue the last one of the process.
+
+        Its part before `stop` may end it.
+        """
+        before_head = get_line_before(hit)
+        label, before = split_label(before_head)
         if label in self._open:
             # Two processes without labels: the next exception counts as that of the
             # first process.
@@ -189,19 +169,20 @@ class Tracebacks:
             traceback.warned = bool(WARNED.search(before))
             traceback.below_warning = _is_below_warning(hit)
             self.latest.append(traceback)
-        traceback.indented = len(before) - len(before.lstrip(b" "))
-        traceback.lines = 0
-        stop = find_line_stop(hit.text, hit.start, hit.end)
-        after_head = hit.text[hit.start + len(HEAD) : stop]
-        traceback.listed = bool(LISTED.match(after_head))
-        if traceback.listed:  # its lines may follow on the line of the head
-            _, *listed_lines = NEXT_LINE.split(after_head)
-            if _read_list(traceback, listed_lines, hit.line):
+            if not self._open and _read_regular(traceback, hit, before_head, stop):
                 self._remember_ended(label, traceback)
                 return
+        traceback.indented = len(before) - len(before.lstrip(b" "))
+        traceback.lines = 0
+        line_stop = find_line_stop(hit.text, hit.start, hit.end)
+        after_head = hit.text[hit.start + len(HEAD) : line_stop]
+        traceback.listed = bool(LISTED.match(after_head))
+        if traceback.listed and _read_list(traceback, after_head, hit.line):
+            self._remember_ended(label, traceback)
+            return
         self._open[label] = traceback
         if len(self._open) > KEPT:
-            del self._open[next(iter(self._open))]
+            self._open.popitem(last=False)
 
     def _follow(self, chunk: ByteChunk, begin: int, end: int, line: int) -> None:
         """Add the lines that begin between two offsets to the open tracebacks.
@@ -250,7 +231,7 @@ class Tracebacks:
         """
         self._ended[label] = traceback
         if len(self._ended) > KEPT:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
 
 
 def _is_below_warning(hit: Hit) -> bool:
@@ -261,19 +242,68 @@ def _is_below_warning(hit: Hit) -> bool:
     return any(WARNED.search(line) for line in above.split(b"\n")[:-1][-LINES_ABOVE:])
 
 
-def _read_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
+def _read_regular(
+    traceback: Traceback, hit: Hit, before_head: bytes, stop: int
+) -> bool:
+    """Read a traceback that matches REGULAR and ends before `stop`.
+
+    `before_head` is the text before the head on its line. Returns False if it does not
+    match: its lines have to be read one by one.
+    """
+    label, before = split_label(before_head)
+    repeated = before_head
+    if before.strip(b" "):  # a logger wrote the beginning of the line
+        if label or before.startswith(b" "):
+            return False
+        repeated = b""
+    match = REGULAR.match(hit.text, hit.start - len(repeated), stop)
+    if match is None:
+        return False
+    traceback.line += hit.text.count(b"\n", hit.start, match.end() - 1)
+    traceback.first = match["exception"][:EXCEPTION_BYTES].rstrip()
+    traceback.last = traceback.first
+    traceback.code = (match["code"] or b"").strip()
+    return True
+
+
+def _read_list(traceback: Traceback, after_head: bytes, line: int) -> bool:
     """Read a traceback printed on one line. Returns True if it contains its exception.
 
-    `texts` are the lines of the traceback, as printed in a list. `line` is the number
-    of the log's line.
+    `after_head` is the text after the head on its line, with the lines of the traceback
+    as printed in a list. `line` is the number of the log's line.
     """
-    for quoted in texts:
-        text = quoted.strip(QUOTES)
-        if EXCEPTION.match(text):
-            traceback.last = text[:EXCEPTION_BYTES]
-            traceback.first = traceback.first or traceback.last
-            traceback.line = line
+    last = next(_find_exceptions(_split_backwards(after_head)), b"")
+    if last:
+        traceback.last, traceback.line = last, line
+        first = traceback.first or next(_find_exceptions(_split_forwards(after_head)))
+        traceback.first = first
     return bool(traceback.last)
+
+
+def _find_exceptions(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the exceptions in the lines of a listed traceback."""
+    for line in lines:
+        text = line.strip(QUOTES)
+        if EXCEPTION.match(text):
+            yield text[:EXCEPTION_BYTES]
+
+
+def _split_forwards(listed: bytes) -> Iterator[bytes]:
+    """Yield the lines after each line break that is printed as `\n`."""
+    begin = -1
+    for line_break in NEXT_LINE.finditer(listed):
+        if begin >= 0:
+            yield listed[begin : line_break.start()]
+        begin = line_break.end()
+    yield listed[begin:]
+
+
+def _split_backwards(listed: bytes) -> Iterator[bytes]:
+    """Yield the same lines as `_split_forwards`, the last one first."""
+    stop = len(listed)
+    while (line_break := listed.rfind(rb"\n", 0, stop)) >= 0:
+        yield listed[line_break + 2 : stop]
+        stop = line_break - 2 * listed.endswith(rb"\r", 0, line_break)
 
 
 def split_label(line: bytes) -> tuple[bytes, bytes]:

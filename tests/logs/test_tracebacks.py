@@ -229,22 +229,45 @@ OTHER_LINES = (
     *("srun: error: node-1: task 3: Exited with exit code 1\n", "rror: rror: \n"),
 )
 REGULAR = "".join(REGULAR_LINES[:5])
+LABELS = (
+    "[rank3]: ",
+    "12: ",
+    "1: [rank1]:",
+    "a/3 ",
+    "  ",
+    "    ",
+    "E x ",
+    " E ",
+    "3: E ",
+)
 
 
 def test_regular_traceback_is_read_without_its_lines() -> None:
-    with patch.object(Tracebacks, "_begin", side_effect=AssertionError):
+    with patch.object(Tracebacks, "_add_line", side_effect=AssertionError):
         assert describe(REGULAR) == ["1-5 : RuntimeError: fault 3"]
         assert describe(PLAIN) == ["2-6 : ValueError: the batch does not fit"]
         assert [traceback.code for traceback in read(REGULAR).latest] == [b"main()"]
+        assert describe(label(REGULAR, "[rank3]: ")) == ["1-5 rank3: RuntimeError: fault 3"]
+        assert describe(label(REGULAR, "    ")) == ["1-5 : RuntimeError: fault 3"]
+        assert describe("ERROR " + REGULAR) == ["1-5 : RuntimeError: fault 3"]
+
+
+def label(text: str, before: str) -> str:
+    """Return the lines of a text with a label before each."""
+    return "".join(before + line for line in text.splitlines(keepends=True))
 
 
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(
     st.lists(
-        st.just(REGULAR)
-        | st.sampled_from(REGULAR_LINES)
-        | st.sampled_from(OTHER_LINES),
+        st.builds(
+            label,
+            st.just(REGULAR)
+            | st.sampled_from(REGULAR_LINES)
+            | st.sampled_from(OTHER_LINES),
+            st.just("") | st.sampled_from(LABELS),
+        ),
         min_size=1,
         max_size=12,
     ),
@@ -257,12 +280,12 @@ def test_regular_tracebacks_equal_those_read_by_line(
     blocks = [data[:cut], data[cut:]]
     log = parse_blocks(blocks)
     with (
-        patch.object(Tracebacks, "_add_regular", return_value=False),
+        patch.object(endings, "_read_regular", return_value=False),
         patch.object(log_collector, "drop_harmless_errors", lambda _, hits: hits),
     ):
         assert parse_blocks(blocks) == log
         by_line = read("".join(lines))
     tracebacks = read("".join(lines))
     for traceback in (*tracebacks.latest, *by_line.latest):
-        traceback.lines = 0  # only counted until the traceback ends
+        traceback.lines = traceback.indented = 0  # only used until the traceback ends
     assert tracebacks.latest == by_line.latest
