@@ -247,7 +247,9 @@ def test_regular_traceback_is_read_without_its_lines() -> None:
         assert describe(REGULAR) == ["1-5 : RuntimeError: fault 3"]
         assert describe(PLAIN) == ["2-6 : ValueError: the batch does not fit"]
         assert [traceback.code for traceback in read(REGULAR).latest] == [b"main()"]
-        assert describe(label(REGULAR, "[rank3]: ")) == ["1-5 rank3: RuntimeError: fault 3"]
+        assert describe(label(REGULAR, "[rank3]: ")) == [
+            "1-5 rank3: RuntimeError: fault 3"
+        ]
         assert describe(label(REGULAR, "    ")) == ["1-5 : RuntimeError: fault 3"]
         assert describe("ERROR " + REGULAR) == ["1-5 : RuntimeError: fault 3"]
 
