@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(LEAST, action="store_true")
     parser.add_argument("--dialect", choices=PATTERNS, default="nemo2")
-    parser.add_argument("folders", nargs="+")
+    parser.add_argument("folders", nargs="+", help="or logs")
     options = parser.parse_args()
     folders = options.folders
     begin = time.perf_counter()
@@ -119,8 +119,8 @@ def main() -> None:
     else:
         logs = [
             len(read(path, options.dialect))
-            for folder in folders
-            for path in Path(folder).rglob("log-*.out")
+            for folder in map(Path, folders)
+            for path in ([folder] if folder.is_file() else folder.rglob("log-*.out"))
         ]
     seconds = time.perf_counter() - begin
     print(json.dumps({"seconds": seconds, "logs": len(logs), "steps": sum(logs)}))
