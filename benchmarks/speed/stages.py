@@ -135,9 +135,14 @@ def count_per_log(
     command: Sequence[str | Path], logs: Sequence[Path], tree: Path
 ) -> dict[str, float]:
     """Return the million instructions of a command per log, by stage."""
-    few, many = (
-        count_costs([*command, *logs[:count]], tree) for count in (FEW, len(logs))
-    )
+    few_logs = logs[:FEW]
+    subprocess.run(
+        [*command, *few_logs],
+        check=True,
+        env=use_package(tree),
+        stdout=subprocess.DEVNULL,
+    )  # compiles the modules
+    few, many = (count_costs([*command, *some], tree) for some in (few_logs, logs))
     logs_more = (len(logs) - FEW) * 1e6
     return {stage: (many[stage] - few[stage]) / logs_more for stage in STAGES}
 
