@@ -94,7 +94,7 @@ def read_stamps(
     stamps alike.
     """
     if kind is None:
-        formats = map(find_format, prefixes)
+        formats = map(find_format, dict.fromkeys(prefixes))
         kind = next((index for index in formats if index is not None), None)
     if kind is None:
         return [NAN] * len(prefixes), None

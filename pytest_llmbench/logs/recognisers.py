@@ -574,13 +574,26 @@ PROFILER = RecogniserTable(
 
 STATED_MARKERS = frozenset((*EARLY.markers, *PROFILER.markers))
 
-# Patterns of markers with a single row, if they can be checked directly at the marker.
-# Most of these markers occur in steps, too: every step of NeMo 2 contains
-# `global_batch_size: `.
+# What may precede a marker in a pattern that begins with it.
+_LEADS = re.compile(rb"(?:\(\?<[=!][^()]*\))?\(?(?!\?)")
+
+
+def _is_decisive(pattern: bytes, marker: bytes) -> bool:
+    """True if a pattern begins with a marker, and depends on no text far behind it."""
+    lead = _LEADS.match(pattern)
+    return (
+        lead is not None
+        and pattern.startswith(marker, lead.end())
+        and b"(?!" not in pattern
+    )
+
+
+# Patterns of markers that can be checked directly at the marker. Most of these markers
+# occur in steps, too: every step of NeMo 2 contains `global_batch_size: `.
 DECISIVE_PATTERNS = {
-    marker: rows[0].pattern
+    marker: b"|".join(row.pattern for row in rows)
     for marker, rows in EARLY.by_marker.items()
-    if len(rows) == 1 and rows[0].pattern.startswith(NAME_START + marker)
+    if all(_is_decisive(row.pattern, marker) for row in rows)
 }
 
 # Those whose pattern is a number that ends its line.
