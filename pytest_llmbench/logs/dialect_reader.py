@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from itertools import pairwise, repeat
-from operator import gt, lt, sub
+from operator import lt, sub
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -205,6 +205,7 @@ class RecordLines(NamedTuple):
     offsets: Sequence[int]  # of their markers
     stops: Sequence[int]  # of the ends of their lines
     prefixes: Sequence[bytes]  # the texts before the records in their lines
+    numbers: Sequence[int]  # of their lines, from 1
     companions: Sequence[int] = ()  # offsets of the companion markers
 
 
@@ -236,10 +237,12 @@ def locate_lines(
             [offset for offset, marker in markers if marker in kind]
             for kind in (dialect.inner_markers, dialect.companion_markers)
         )
-    stops = [text.find(b"\n", offset) for offset in offsets]
-    if not stops or stops[-1] < 0 or any(map(gt, stops, offsets[1:])):
+    line_feeds = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+    rows = line_feeds.searchsorted(offsets)  # the line feeds before each record
+    if not offsets or rows[-1] == len(line_feeds) or not (rows[1:] > rows[:-1]).all():
         return None
-    begins = [text.rfind(b"\n", 0, offset) + 1 for offset in offsets]
+    stops = line_feeds[rows].tolist()
+    begins = (np.append(-1, line_feeds)[rows] + 1).tolist()
     heads = offsets
     if dialect.opening:
         opening = dialect.opening
@@ -259,12 +262,13 @@ def locate_lines(
     ):
         return None
     if companions:
-        other_stops = {text.find(b"\n", offset) for offset in companions}
-        has_own_lines = len(other_stops) == len(companions)
-        if not has_own_lines or not other_stops.isdisjoint({-1, *stops}):
+        other_rows = set(line_feeds.searchsorted(companions).tolist())
+        has_own_lines = len(other_rows) == len(companions)
+        if not has_own_lines or not other_rows.isdisjoint((len(line_feeds), *rows)):
             return None
     prefixes = [text[begin:head] for begin, head in zip(begins, heads, strict=True)]
-    return RecordLines(text, begins, offsets, stops, prefixes, companions)
+    numbers = (rows + 1).tolist()
+    return RecordLines(text, begins, offsets, stops, prefixes, numbers, companions)
 
 
 def read_segments(
@@ -297,7 +301,7 @@ def _split_lines(lines: RecordLines, starts: Sequence[int]) -> Iterator[RecordLi
     if not starts:
         yield lines
         return
-    text, begins, offsets, stops, prefixes, companions = lines
+    text, begins, offsets, stops, prefixes, numbers, companions = lines
     # the first row of each attempt, and the last start before it
     start_of_row = {bisect_left(offsets, start): start for start in starts}
     start_of_row = {0: 0} | start_of_row | {len(offsets): len(text)}
@@ -314,6 +318,7 @@ def _split_lines(lines: RecordLines, starts: Sequence[int]) -> Iterator[RecordLi
             offsets[rows],
             stops[rows],
             prefixes[rows],
+            numbers[rows],
             companions[first:stop],
         )
 
@@ -389,8 +394,7 @@ def _build_segment(
         has_times = 0 < min(columns.seconds) <= max(columns.seconds) < math.inf
         if not (has_stamps and has_times):
             return None
-    numbers = _number_lines(lines.text, lines.offsets, lines.stops)
-    kept_numbers = numbers
+    kept_numbers = numbers = lines.numbers
     if columns.kept is not None:
         kept_numbers = [numbers[row] for row in columns.kept]
     paused = _find_pauses(columns, lines.text, offsets, stops, before)
@@ -439,18 +443,6 @@ def _find_pauses(
         line_begin = find_line_begin(text, stops[gap], offsets[row])
         paused[row] = find_pauses(text, stops[gap], line_begin)
     return paused
-
-
-def _number_lines(
-    text: bytes, offsets: Sequence[int], stops: Sequence[int]
-) -> list[int]:
-    """Return the 1-based line numbers of the records from `offsets` to `stops`."""
-    lines = [text.count(b"\n", 0, offsets[0]) + 1]
-    # the end of each record, and the beginning of the next one
-    for stop, offset in zip(stops, offsets[1:], strict=False):
-        between = text.count(b"\n", stop + 1, offset) if stop + 1 < offset else 0
-        lines.append(lines[-1] + 1 + between)
-    return lines
 
 
 class PrintedField(NamedTuple):
@@ -602,12 +594,13 @@ def _read_rank(prefixes: Sequence[bytes]) -> str | None:
 
     The prefixes, which may contain time stamps, may only differ in their digits.
     """
-    form, *other_forms = {prefix.translate(None, DIGITS) for prefix in prefixes}
+    distinct = set(prefixes)
+    form, *other_forms = {prefix.translate(None, DIGITS) for prefix in distinct}
     if other_forms:
         return None
     if not LABEL_FORM.search(form):
         return ""
-    labels = set(map(read_labels, set(prefixes)))
+    labels = set(map(read_labels, distinct))
     return labels.pop() if len(labels) == 1 else None
 
 

@@ -198,6 +198,9 @@ MOST_VALUES = 20
 
 (_PROFILED,) = PROFILER.markers
 
+# The markers that `drop_unmatched` checks.
+_CHECKED = frozenset((*DECISIVE_PATTERNS, _PROFILED))
+
 # Bytes after a marker that are looked at before its pattern is tried.
 CONTINUATION_BYTES = 16
 
@@ -216,6 +219,9 @@ def drop_unmatched(
     continuations: set[bytes] = set()
     for match in matches:
         offset, marker = match
+        if marker not in _CHECKED:
+            kept.append(match)
+            continue
         if marker in LAST_IN_LINE:
             begin = offset + len(marker)
             continuation = text[begin : begin + CONTINUATION_BYTES]
@@ -228,7 +234,7 @@ def drop_unmatched(
             pattern = compile_pattern(DECISIVE_PATTERNS[marker])
             if pattern.match(text, offset) is None:
                 continue
-        elif marker == _PROFILED and not _is_profiled(text, offset):
+        elif not _is_profiled(text, offset):
             continue
         kept.append(match)
     return kept

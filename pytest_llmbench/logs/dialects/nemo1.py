@@ -45,9 +45,7 @@ from pytest_llmbench.logs.step_records import (
     strip_codes,
 )
 
-# Prefix of the elapsed time of a bar, and its minutes and seconds. (Ten times as fast
-# as a regular expression.)
-BRACKET = b" ["
+# Printed minutes and seconds.
 SIXTY = {b"%02d" % number: number for number in range(60)}
 
 MARKERS = (b"Epoch ", b"DLL ")
@@ -146,8 +144,8 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
     rows = match_rows(_compile_layout(names), lines)
     if rows is None:
         return None
-    # A row begins with the epoch, count and total of the bar.
-    heads, row_values = [row[:3] for row in rows], [row[3:] for row in rows]
+    # A row begins with the epoch, count, total and elapsed time of the bar.
+    heads, row_values = [row[:4] for row in rows], [row[4:] for row in rows]
     # A bar without values has an empty first value.
     bars_with_values = [index for index, values in enumerate(row_values) if values[0]]
     # A bar with the same values as the bar before repeats its step.
@@ -175,7 +173,7 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
     )
     batch = None
     if SAMPLES in printed:
-        batch = list(map(_get_batch, printed[SAMPLES], printed[STEP], steps))
+        batch = list(map(_divide_samples, numbers["consumed"], steps))
     first_repeat = None
     if repeats:
         values = dict(zip(read_names, row_values[repeats[0]], strict=True))
@@ -185,10 +183,7 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
         resolution=get_significant_units(numbers["seconds"], DIGITS),
         total=int(totals.pop()) if total_is_known else None,
         batch=batch,
-        stamp=[
-            _read_time_so_far(text, text.find(BRACKET, offsets[row]) + len(BRACKET))
-            for row in kept
-        ],
+        stamp=[_parse_elapsed(heads[row][3]) for row in kept],
         loss_digits=count_most_digits(printed.get(LOSS)),
         kept=kept,
         repeated=first_repeat,
@@ -199,11 +194,11 @@ def read_columns(lines: RecordLines) -> StepColumns | None:
 def _counts_step(head: Sequence[bytes], step: int) -> bool:
     """True if a bar counts steps, so that its total is the number of steps.
 
-    `head` contains epoch, count and total of the bar. The count is then one above
+    `head` begins with the epoch and count of the bar. The count is then one above
     `step`, because steps begin at 0, or two if the bar still shows the values of the
     step before. True only in epoch 0.
     """
-    epoch, count, _total = head
+    epoch, count, *_ = head
     return int(epoch) == 0 and int(count) - step in (1, 2)
 
 
@@ -223,7 +218,10 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     fields = b", ".join(described)
     if names[-1] == VALIDATION:  # missing before the first validation
         fields = b"%b(?:, %b)?" % (b", ".join(described[:-1]), described[-1])
-    remaining = rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
+    elapsed = rb"(?:([^<\]=,\r\n]{5,11}+)<)?"
+    remaining = (
+        elapsed + rb"[^\]=,\r\n]*+(?:, [^\]=,\r\n]++(?!=))?(?:, %b)?\]\n" % fields
+    )
     return re.compile(BAR_BEGIN + remaining)
 
 
@@ -314,6 +312,7 @@ def _read_bar(
     if values is None or numbers is None:
         return TruncatedRecord(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
+    elapsed, has_time, _ = bar[4][:12].partition(b"<")
     rounded = b"e" in values[STEP]
     step = int(float(values[STEP]))
     # The total of the bar is the number of steps only if the bar counts steps, see
@@ -325,7 +324,7 @@ def _read_bar(
         resolution=get_significant_unit(numbers["seconds"], DIGITS),
         total=total if total_is_known else None,
         batch=_get_batch(values.get(SAMPLES, NO_SAMPLES), values[STEP], step),
-        stamp=_read_time_so_far(text, bar.start(4)),
+        stamp=_parse_elapsed(elapsed) if has_time else NAN,
         loss_digits=count_digits(values.get(LOSS, b"")),
         bad_validation=VALIDATION in values
         and BAD_NUMBER.fullmatch(values[VALIDATION]) is not None,
@@ -335,19 +334,12 @@ def _read_bar(
     )
 
 
-def _read_time_so_far(text: bytes, begin: int) -> float:
-    """Return the elapsed time of a bar (`1:03:17<`, `23:22<`) in seconds, NaN if missing.
-
-    `begin` is the offset of the time.
-    """
-    stop = text.find(b"<", begin, begin + 12)
-    if stop < begin + 5:
-        return NAN
+def _parse_elapsed(printed: bytes) -> float:
+    """Return the elapsed time of a bar (`1:03:17`, `23:22`) in seconds, NaN if it is
+    another text."""
     try:
-        seconds = 60 * SIXTY[text[stop - 5 : stop - 3]] + SIXTY[text[stop - 2 : stop]]
-        if stop > begin + 5:  # "1:03:17<"
-            return seconds + 3600.0 * int(text[begin : stop - 6])
-        return float(seconds)
+        seconds = 60.0 * SIXTY[printed[-5:-3]] + SIXTY[printed[-2:]]
+        return seconds + 3600 * int(printed[:-6]) if len(printed) > 5 else seconds
     except (KeyError, ValueError):
         return NAN
 
@@ -432,5 +424,13 @@ def _get_batch(samples: bytes, printed_step: bytes, step: int) -> float:
     """
     if b"e" in samples or b"e" in printed_step:  # "2e+3"
         return NAN
-    batch = float(samples) / (step + 1)  # steps count from 0
+    return _divide_samples(float(samples), step)
+
+
+def _divide_samples(consumed: float, step: int) -> float:
+    """Return the samples per step, if it is an integer, otherwise NaN.
+
+    `consumed` is the number of samples after step `step`, NaN if it was rounded.
+    """
+    batch = consumed / (step + 1)  # steps count from 0
     return batch if batch.is_integer() and batch > 0 else NAN
