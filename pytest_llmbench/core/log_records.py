@@ -59,12 +59,14 @@ class PauseKind(IntFlag):
     REGULAR = 4
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(init=False, frozen=True, eq=False)
 class Steps:
     """The steps of one segment as columns of shape (n,), ordered by step.
 
-    NaN if the log prints no value.
+    NaN if the log prints no value. A subclass stores the columns.
     """
+
+    __slots__ = ()
 
     index: Integers  # the log's own step numbers
     seconds: Floats  # as printed, so also NaN, infinite, zero or negative
@@ -102,7 +104,12 @@ class Steps:
         return len(self.index)
 
 
-class LazySteps(Steps):
+@dataclass(repr=False, frozen=True, slots=True, eq=False)
+class ArraySteps(Steps):
+    """Steps that store each column as an array."""
+
+
+class LazySteps(ArraySteps):
     """Steps whose columns are created on first access; most columns are never used."""
 
     __slots__ = ()
@@ -111,17 +118,23 @@ class LazySteps(Steps):
         """Build a read-only column."""
         raise NotImplementedError
 
-    def read_column(self, name: str) -> NDArray[Any]:
-        """Build a read-only column without storing it."""
-        return self._make_column(name)
-
     def __getattr__(self, name: str) -> NDArray[Any]:
         """Build a column on first access and store it."""
-        if name not in Steps.__slots__:
+        if name not in Steps.__dataclass_fields__:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
         column = self._make_column(name)
         object.__setattr__(self, name, column)
         return column
+
+
+def replace_columns(steps: Steps, **columns: NDArray[Any]) -> Steps:
+    """Return steps with other values in some columns, given by name."""
+    other_columns = {
+        name: getattr(steps, name)
+        for name in Steps.__dataclass_fields__
+        if name not in columns
+    }
+    return ArraySteps(**other_columns, **columns)
 
 
 def stack_column(several: Sequence[Steps], name: str) -> NDArray[Any]:
@@ -131,13 +144,7 @@ def stack_column(several: Sequence[Steps], name: str) -> NDArray[Any]:
     """
     import numpy as np
 
-    columns = [
-        # A lazy column is needed only here: stored, it would take twice the memory.
-        steps.read_column(name)
-        if isinstance(steps, LazySteps)
-        else getattr(steps, name)
-        for steps in several
-    ]
+    columns: list[NDArray[Any]] = [getattr(steps, name) for steps in several]
     first = columns[0]
     if all(column is first for column in columns):
         return first[np.newaxis]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.core.log_records import ArraySteps, Steps
 from pytest_llmbench.logs.clock import (
     find_format,
     find_pauses,
@@ -609,7 +609,7 @@ def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -
     count = len(columns.step)
     numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
     numbers["stamp"] = columns.stamp
-    return Steps(
+    return ArraySteps(
         index=np.array(columns.step, dtype=np.int64),
         line=np.array(lines, dtype=np.int64),
         mean_of=_fill(count, 1)

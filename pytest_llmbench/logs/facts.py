@@ -7,7 +7,6 @@ them and adds them to the segments.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from bisect import bisect_left, bisect_right
@@ -29,6 +28,7 @@ from pytest_llmbench.core.log_records import (
     StatedField,
     Statement,
     Steps,
+    replace_columns,
 )
 from pytest_llmbench.logs.printed_settings import compile_pattern, read_settings
 from pytest_llmbench.logs.recognisers import (
@@ -721,9 +721,9 @@ class TrainingLines:
             # Records may also count skipped steps: GPT-NeoX prints its own under
             # DeepSpeed's.
             skipped = np.fmax(steps.skipped_steps, _count_skipped(steps, counts, skips))
-            steps = dataclasses.replace(steps, skipped_steps=skipped)
+            steps = replace_columns(steps, skipped_steps=skipped)
             if counts and np.isnan(steps.learning_rate).all():
-                steps = dataclasses.replace(
+                steps = replace_columns(
                     steps, learning_rate=_place_rates(steps, counts)
                 )
         return replace(segment, steps=steps, bad_validation_line=first_bad_line)

@@ -15,7 +15,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.log_records import DropReason, Quote, Segment, Steps
+from pytest_llmbench.core.log_records import (
+    ArraySteps,
+    DropReason,
+    Quote,
+    Segment,
+    Steps,
+)
 from pytest_llmbench.logs.clock import LineClocks, collect_column, keep_one_clock
 from pytest_llmbench.logs.dialect_reader import DialectReader, UniformSegments
 from pytest_llmbench.logs.step_records import (
@@ -470,7 +476,7 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
     (loss, has_loss), (grad_norm, has_grad_norm) = (
         _collect_printed(rows, field) for field in MAY_LACK
     )
-    return Steps(
+    return ArraySteps(
         index=collect_column(rows, "step", np.int64),
         line=np.fromiter(
             map(GET_LINE, map(GET_FIELD["origin"], rows)), np.int64, len(rows)

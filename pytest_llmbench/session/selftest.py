@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +12,13 @@ from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
-from pytest_llmbench.core.log_records import Segment, StatedField, Steps
+from pytest_llmbench.core.log_records import (
+    ArraySteps,
+    Segment,
+    StatedField,
+    Steps,
+    replace_columns,
+)
 from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
 from pytest_llmbench.core.run_records import Attempt, Measurement, Run
 from pytest_llmbench.judge.final_verdict import judge_evidence
@@ -311,12 +318,12 @@ def _find_middle(measurement: Measurement) -> int:
     return (window.first + window.last + 1) // 2
 
 
-def _replace_columns(segment: Segment, **columns: object) -> Segment:
+def _replace_columns(segment: Segment, **columns: Any) -> Segment:
     """Return the segment with other values in some columns of its steps."""
-    return replace(segment, steps=dataclasses.replace(segment.steps, **columns))  # type: ignore[arg-type]
+    return replace(segment, steps=replace_columns(segment.steps, **columns))
 
 
 def _keep_steps(steps: Steps, mask: object) -> Steps:
     """Return the steps for which the mask is true."""
     names = (field.name for field in dataclasses.fields(steps))
-    return Steps(**{name: getattr(steps, name)[mask] for name in names})
+    return ArraySteps(**{name: getattr(steps, name)[mask] for name in names})

@@ -23,7 +23,7 @@ from pytest_llmbench.core.baseline_records import (
     Window,
 )
 from pytest_llmbench.core.judgement_records import Evidence, Noise
-from pytest_llmbench.core.log_records import ParsedLog, Segment, Steps
+from pytest_llmbench.core.log_records import ArraySteps, ParsedLog, Segment, Steps
 from pytest_llmbench.core.robust import compute_trimmed_mean
 from pytest_llmbench.core.run_records import (
     Attempt,
@@ -110,13 +110,13 @@ def steps(
         "paused": np.zeros(count, dtype=np.int64),
         "throughput": absent,
     }
-    return Steps(**{**values_by_column, **columns})
+    return ArraySteps(**{**values_by_column, **columns})
 
 
 def without(columns: Steps, *numbers: int) -> Steps:
     """Drop the steps with these numbers from the columns."""
     keep = ~np.isin(columns.index, numbers)
-    return Steps(
+    return ArraySteps(
         **{name: getattr(columns, name)[keep] for name in Steps.__dataclass_fields__}
     )
 

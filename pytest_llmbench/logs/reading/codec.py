@@ -38,7 +38,6 @@ from pytest_llmbench.core.log_records import (
     DropReason,
     Ending,
     EndingCode,
-    LazySteps,
     ParsedLog,
     Segment,
     StatedField,
@@ -111,17 +110,11 @@ def _compute_layout(
     return offsets, _pad(end)
 
 
-def _repeat_value(value: bytes, name: str, count: int) -> NDArray[Any]:
-    """Build the read-only column `name` that repeats one value."""
-    return np.frombuffer(value * count, _COLUMNS[name])
-
-
-_get_shared_column = lru_cache(1024)(_repeat_value)
 # Longer columns are not shared: they would fill the memory, and few segments have the
 # same length.
 _LONGEST_SHARED = 1000
-# Columns that differ from run to run. Most runs of a configuration have the same other
-# columns.
+# Columns of floats that differ from run to run. Most runs of a configuration have the
+# same other columns.
 _DIFFERENT = {
     "seconds",
     "loss",
@@ -133,6 +126,7 @@ _DIFFERENT = {
     "since",
     "throughput",
 }
+_OWN_KIND = np.dtype(np.float64)
 
 
 @lru_cache(8192)
@@ -150,33 +144,56 @@ def _share_facts(facts: tuple[Any, ...]) -> tuple[Any, ...]:
     return facts
 
 
-class _PackedSteps(LazySteps):
-    """Steps of one segment that decode their columns on first use.
+class _PackedSteps(Steps):
+    """Steps of one segment that decode a column on access.
 
-    Decoding all columns at once takes longer than all other unpacking.
+    Decoding all columns at once takes longer than all other unpacking, and most are
+    never used.
     """
 
-    __slots__ = ("_packed",)
-    # The bytes of each column, in the order of _COLUMNS: one value if it is repeated.
-    # A modified copy of the steps has no bytes.
-    _packed: tuple[bytes, ...]
+    __slots__ = ("_columns", "_own")
+    # For each column, in the order of _COLUMNS: its bytes (of one value if the column
+    # repeats it), or its offset in `_own`.
+    _columns: tuple[bytes | int, ...]
+    # the columns that differ from run to run, one after the other
+    _own: bytes
 
     def __len__(self) -> int:
-        packed = getattr(self, "_packed", None)
-        return len(self.index) if packed is None else _count_steps(packed)
+        counted = cast("bytes", self._columns[_NUMBERS[_COUNTED]])
+        return len(counted) // _COLUMNS[_COUNTED].itemsize
 
-    def _make_column(self, name: str) -> NDArray[Any]:
-        """Decode the column `name`."""
-        column, count = self._packed[_NUMBERS[name]], _count_steps(self._packed)
-        if not _is_repeated(column, name, count):
-            kind = _COLUMNS[name]
-            return np.frombuffer(column, kind) if count else np.empty(0, kind)
-        repeat_value = _get_shared_column if count <= _LONGEST_SHARED else _repeat_value
-        return repeat_value(column, name, count)
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        """Decode the read-only column `name`."""
+        if name not in _NUMBERS:
+            raise AttributeError(f"steps have no {name}", name=name, obj=self)
+        column = self._columns[_NUMBERS[name]]
+        if isinstance(column, int):
+            return _decode_own(self._own, column, len(self))
+        return _decode_column(column, name, len(self))
+
+    def list_columns(self) -> list[bytes]:
+        """Return the bytes of each column: of one value if the column repeats it."""
+        size = len(self) * _OWN_KIND.itemsize
+        return [
+            self._own[column : column + size] if isinstance(column, int) else column
+            for column in self._columns
+        ]
 
 
-def _count_steps(packed: Sequence[bytes]) -> int:
-    return len(packed[_NUMBERS[_COUNTED]]) // _COLUMNS[_COUNTED].itemsize
+@lru_cache(4096)
+def _decode_own(own: bytes, begin: int, count: int) -> NDArray[Any]:
+    """Decode the column at an offset of `own`."""
+    return np.frombuffer(own, _OWN_KIND, count, begin)
+
+
+@lru_cache(4096)
+def _decode_column(column: bytes, name: str, count: int) -> NDArray[Any]:
+    """Decode the bytes of column `name`, which may repeat one value."""
+    kind = _COLUMNS[name]
+    if not count:
+        return np.empty(0, kind)
+    is_repeated = _is_repeated(column, name, count)
+    return np.frombuffer(column * count if is_repeated else column, kind)
 
 
 def _is_repeated(column: bytes, name: str, count: int) -> bool:
@@ -184,10 +201,23 @@ def _is_repeated(column: bytes, name: str, count: int) -> bool:
     return len(column) != count * _COLUMNS[name].itemsize
 
 
-def _make_packed_steps(packed: Iterable[bytes]) -> _PackedSteps:
+def _make_packed_steps(packed: Sequence[bytes], count: int) -> _PackedSteps:
+    """Make steps of the bytes of each column, in the order of _COLUMNS."""
+    shares = count <= _LONGEST_SHARED
+    size = count * _OWN_KIND.itemsize
+    own_columns: list[bytes] = []
+    columns: list[bytes | int] = []
+    for name, column in zip(_COLUMNS, packed, strict=True):
+        if name in _DIFFERENT and len(column) > _OWN_KIND.itemsize:
+            columns.append(len(own_columns) * size)
+            own_columns.append(column)
+        else:
+            columns.append(_share(column) if shares else column)
     steps = _PackedSteps.__new__(_PackedSteps)
     # The class is frozen, and its `__init__` would need all columns.
-    object.__setattr__(steps, "_packed", tuple(packed))
+    layout = tuple(columns)
+    object.__setattr__(steps, "_columns", _share_facts(layout) if shares else layout)
+    object.__setattr__(steps, "_own", b"".join(own_columns))
     return steps
 
 
@@ -217,15 +247,10 @@ class _StepReader:
         flags = self._data[begin + flags_begin : begin + flags_end]
         if flags.strip(b"\0\1"):
             raise ValueError("flags that are neither true nor false")
-        shares = count <= _LONGEST_SHARED
-        return _make_packed_steps(
-            [
-                _share(self._data[begin + first : begin + end])
-                if shares and name not in _DIFFERENT
-                else self._data[begin + first : begin + end]
-                for name, (first, end) in offsets.items()
-            ]
-        )
+        packed = [
+            self._data[begin + first : begin + end] for first, end in offsets.values()
+        ]
+        return _make_packed_steps(packed, count)
 
 
 def compress_log(log: ParsedLog) -> ParsedLog:
@@ -250,7 +275,7 @@ def _compress_segment(segment: Segment) -> Segment:
 
 def _compress_steps(steps: Steps) -> _PackedSteps:
     """Return steps as the bytes of their columns; unpacked steps are unchanged."""
-    if isinstance(steps, _PackedSteps) and hasattr(steps, "_packed"):
+    if isinstance(steps, _PackedSteps):
         return steps
     columns, count = [], len(steps)
     for name, kind in _COLUMNS.items():
@@ -258,15 +283,14 @@ def _compress_steps(steps: Steps) -> _PackedSteps:
         value = column[: kind.itemsize]
         if count > 1 and name != _COUNTED and column == value * count:
             column = value
-        shares = count <= _LONGEST_SHARED and name not in _DIFFERENT
-        columns.append(_share(column) if shares else column)
-    return _make_packed_steps(columns)
+        columns.append(column)
+    return _make_packed_steps(columns, count)
 
 
 def _pack_steps(steps: Steps) -> bytes:
     """Encode the steps of one segment."""
     compressed = _compress_steps(steps)
-    columns, count = compressed._packed, len(compressed)
+    columns, count = compressed.list_columns(), len(compressed)
     repeated = sum(
         1 << number
         for number, (name, column) in enumerate(zip(_COLUMNS, columns, strict=True))

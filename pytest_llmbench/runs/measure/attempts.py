@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.codes import NoteCode
-from pytest_llmbench.core.log_records import Segment, StatedField, Steps
+from pytest_llmbench.core.log_records import ArraySteps, Segment, StatedField, Steps
 from pytest_llmbench.core.run_records import Attempt, AttemptSummary, Note, Run
 from pytest_llmbench.runs.measure.window import (
     WARM_UP_STEPS,
@@ -220,7 +220,7 @@ def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
         else:  # it started as long before its timestamp as it took
             start = after.stamp[0] - after.seconds[0] * after.mean_of[0]
         columns["since"][len(before)] = start
-    return Steps(**columns)
+    return ArraySteps(**columns)
 
 
 def _has_newer_failed_file(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from msgspec import Struct
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.baseline_records import USUAL_WINDOW, Baseline, Window
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.log_records import LazySteps, Steps
+from pytest_llmbench.core.log_records import LazySteps, Steps, replace_columns
 from pytest_llmbench.core.robust import (
     compute_mean,
     compute_median,
@@ -298,7 +297,7 @@ def _apply_planned_steps(steps: Steps, baseline: Baseline) -> Steps:
     count = np.array([planned_count], dtype=np.int64)
     seconds = steps.seconds * printed_count / planned_count
     unit = np.minimum(steps.resolution_seconds, seconds * ROUNDED_SHARE)
-    return dataclasses.replace(
+    return replace_columns(
         steps, index=count, mean_of=count, seconds=seconds, resolution_seconds=unit
     )
 
@@ -332,7 +331,7 @@ def _fill_times_from_tokens(steps: Steps, baseline: Baseline) -> tuple[Steps, Fl
     seconds[filled] = tokens_per_gpu / speed[filled]
     # the error of the time if tokens/s is off by 1
     unit[filled] = seconds[filled] / speed[filled]
-    return dataclasses.replace(steps, seconds=seconds, resolution_seconds=unit), filled
+    return replace_columns(steps, seconds=seconds, resolution_seconds=unit), filled
 
 
 # --- messages on incomplete windows ---------------------------------------------------

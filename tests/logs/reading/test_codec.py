@@ -22,6 +22,7 @@ from support.shared_data import shared
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import (
     NO_QUOTE,
+    ArraySteps,
     CheckpointAction,
     CheckpointRecord,
     Checkpoints,
@@ -29,7 +30,6 @@ from pytest_llmbench.core.log_records import (
     DropReason,
     Ending,
     EndingCode,
-    LazySteps,
     ParsedLog,
     Quote,
     Segment,
@@ -37,6 +37,7 @@ from pytest_llmbench.core.log_records import (
     Statement,
     Steps,
     Unread,
+    replace_columns,
 )
 from pytest_llmbench.logs.log_reader import read_ending, read_log
 from pytest_llmbench.logs.reading.codec import (
@@ -125,11 +126,11 @@ def make_log(count: int, first: int = 0) -> ParsedLog:
         "asynchronous": random.random(count) < 0.5,
     }
     repeated: dict[str, Any] = {
-        name: np.full(count, np.nan) for name in Steps.__slots__
+        name: np.full(count, np.nan) for name in Steps.__dataclass_fields__
     }
     flags = {name: np.ones(count, bool) for name in ("has_loss", "has_grad_norm")}
     integers = {name: np.ones(count, np.int64) for name in ("mean_of", "paused")}
-    steps = Steps(**repeated | flags | integers | columns)
+    steps = ArraySteps(**repeated | flags | integers | columns)
     facts = (Statement(StatedField.GPUS, "128", 3), Statement(StatedField.BITS, "b", 4))
     segment = Segment(steps, first_line=1, last_line=9, stated=facts)
     return ParsedLog(None, (segment,), environment=(("nccl", "2.25"),))
@@ -170,7 +171,7 @@ def test_changed_unpacked_steps_are_packed_with_the_change() -> None:
     (log,) = round_trip((make_log(50),))
     assert isinstance(log, ParsedLog)
     (segment,) = log.segments
-    changed = dataclasses.replace(segment.steps, seconds=np.full(50, 7.5))
+    changed = replace_columns(segment.steps, seconds=np.full(50, 7.5))
     assert len(changed) == 50
     log = structs.replace(log, segments=(structs.replace(segment, steps=changed),))
     (unpacked,) = round_trip((log,))
@@ -313,7 +314,7 @@ def steps_of(rows: list[tuple[float, int, bool]]) -> Steps:
             [row[pieces[str(field.type)]] for row in rows], types[str(field.type)]
         )
         columns[field.name] = np.roll(values, number)
-    return Steps(**columns)
+    return ArraySteps(**columns)
 
 
 def evenly(count: int, first: int = 0) -> Steps:
@@ -345,14 +346,12 @@ def test_all_columns_round_trip_bit_for_bit(steps: list[Steps]) -> None:
     assert to_bits(tuple(steps_again(steps_again(steps)))) == to_bits(tuple(steps))
 
 
-def test_column_is_decoded_once_on_first_use() -> None:
+def test_column_is_decoded_on_access_and_not_stored() -> None:
     first, second = steps_again([evenly(50), evenly(40, first=7)])
     missing = object()
-    taken = object.__getattribute__
+    assert second.seconds is second.seconds  # one of the last decoded columns
     with pytest.raises(AttributeError):
-        taken(second, "seconds")
-    assert second.seconds is second.seconds
-    assert taken(second, "seconds") is second.seconds
+        object.__getattribute__(second, "seconds")
     assert (len(first), len(second)) == (50, 40)
     assert getattr(second, "second", missing) is missing
     with pytest.raises(ValueError, match="read-only"):
@@ -373,4 +372,4 @@ def test_packed_steps_round_trip_in_any_order_of_the_logs() -> None:
         [one, evenly(2), two],
     ):
         assert to_bits(tuple(steps_again(order))) == to_bits(tuple(order))
-    assert isinstance(one, LazySteps)
+    assert not isinstance(one, ArraySteps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -25,6 +24,7 @@ from pytest_llmbench.core.log_records import (
     StatedField,
     Statement,
     Unread,
+    replace_columns,
 )
 from pytest_llmbench.logs.reading.codec import FileReading, FileToRead
 from pytest_llmbench.logs.reading.consistency import is_consistent
@@ -40,7 +40,7 @@ def with_segment(**changes: Any) -> Change:
 def with_column(name: str, change: Callable[[Any], Any]) -> Change:
     def changed(log: ParsedLog) -> ParsedLog:
         column = np.array(getattr(log.segments[0].steps, name))
-        steps = dataclasses.replace(log.segments[0].steps, **{name: change(column)})
+        steps = replace_columns(log.segments[0].steps, **{name: change(column)})
         return replace(log, segments=(replace(log.segments[0], steps=steps),))
 
     return changed
@@ -97,7 +97,7 @@ CONTRADICTIONS: dict[str, Change] = {
 
 def cut_steps(log: ParsedLog, count: int) -> Any:
     steps = log.segments[0].steps
-    return dataclasses.replace(
+    return replace_columns(
         steps,
         **{name: getattr(steps, name)[:count] for name in steps.__dataclass_fields__},
     )

@@ -12,6 +12,7 @@ from support.builders import BASELINE, NOW, log, means_of, run, segment, steps
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import (
+    ArraySteps,
     CheckpointAction,
     CheckpointRecord,
     Checkpoints,
@@ -101,7 +102,7 @@ def test_problems_distinguish_lost_lines_from_intervals_across_the_window_border
     None
 ):
     columns = means_of(10, [7.0] * 5)
-    lost = Steps(
+    lost = ArraySteps(
         **{
             name: np.delete(getattr(columns, name), 1)
             for name in Steps.__dataclass_fields__

@@ -177,7 +177,9 @@ DAMAGES: tuple[Damage, ...] = (set_value, set_all, set_every_second, scale, bend
 def damage_columns(random: Random) -> Steps:
     """Return the columns of a run with up to two damaged ones."""
     columns = steps(**simulate_columns(random))
-    values = {name: np.array(getattr(columns, name)) for name in Steps.__slots__}
+    values = {
+        name: np.array(getattr(columns, name)) for name in Steps.__dataclass_fields__
+    }
     for _ in range(random.randrange(3)):
         name = random.choice((*values, "seconds", "loss"))
         column = values[name]
