@@ -41,7 +41,9 @@ def tree(paths: Sequence[Path], cache: Path | None) -> list[ParsedLog]:
     stores = Stores()
     runs = find_runs(paths, stores).runs
     reading = Reading(stores, runs, cache=LogCache(cache, paths, ()) if cache else None)
-    return [reading.get_log(attempt.log) for run in runs for attempt in run.attempts]
+    return [
+        reading.get_log(attempt.log_text) for run in runs for attempt in run.attempts
+    ]
 
 
 def find(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -67,7 +66,7 @@ STEP_LINES = tuple(range(111, 145))
 
 
 def _run(started: datetime) -> Run:
-    found = RunFiles(f"{started:%m-%d_%H}", Path("/simulated"), (), (), build=("one",))
+    found = RunFiles(f"{started:%m-%d_%H}", "/simulated", (), (), build=("one",))
     return Run(found, (), Identity(KEY, "simulated"), started)
 
 
@@ -301,7 +300,7 @@ def _measurements(baseline: Baseline, seconds: Floats) -> Iterator[Measurement]:
         yield Measurement(
             run=run,
             baseline=baseline,
-            log=None,
+            files=None,
             attempt=0,
             segment=1,
             statistic_seconds=statistic,

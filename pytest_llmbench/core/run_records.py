@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
@@ -15,7 +18,6 @@ from pytest_llmbench.core.log_records import Checkpoints
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import date, datetime
-    from pathlib import Path
 
     from pytest_llmbench.core.baseline_records import Baseline, Key, Window
     from pytest_llmbench.core.codes import NoteCode
@@ -32,12 +34,47 @@ class Hint(Struct, frozen=True):
     source: str
 
 
+@lru_cache(1024)
+def _make_path(folder: str, name: str) -> Path:
+    """Return the path of a file in a folder; the name may be empty."""
+    return Path(folder, name)
+
+
+def _join_names(folder: str, name: str) -> str:
+    """Return the text of `_make_path`."""
+    return name if folder == os.curdir else os.path.join(folder, name)
+
+
 class AttemptFiles(Struct, frozen=True):
-    """The files of one attempt."""
+    """The files of one attempt, in one folder.
+
+    Only few of thousands of runs need a Path, which takes five times as much memory.
+    """
 
     number: int  # its restart count
-    log: Path
-    err: Path | None = None  # standard error, if it is a separate file
+    folder_text: str
+    log_name: str
+    err_name: str = ""  # standard error, if it is a separate file
+
+    @property
+    def log_text(self) -> str:
+        """The path of the log, as text."""
+        return _join_names(self.folder_text, self.log_name)
+
+    @property
+    def err_text(self) -> str:
+        """The path of the standard error, "" if it is in the log."""
+        return _join_names(self.folder_text, self.err_name) if self.err_name else ""
+
+    @property
+    def log(self) -> Path:
+        """The path of the log."""
+        return _make_path(self.folder_text, self.log_name)
+
+    @property
+    def err(self) -> Path | None:
+        """The path of the standard error, None if it is in the log."""
+        return _make_path(self.folder_text, self.err_name) if self.err_name else None
 
 
 class Shards(Struct, frozen=True):
@@ -91,13 +128,13 @@ class RunFiles(Struct, frozen=True):
     """The files of one execution, with the facts from their names and metadata."""
 
     id: str
-    folder: Path
+    folder_text: str
     attempts: tuple[AttemptFiles, ...]
     hints: tuple[Hint, ...]
     job_id: str = ""
     number: str = ""  # without a job id: a number in its names that may be the id
     layout: str = ""  # results, experiments, workloads or ""
-    metadata: Path | None = None
+    metadata_name: str = ""  # of a file in its folder
     started: datetime | None = None  # according to its metadata or its own folder
     started_from: str = ""
     dated: datetime | None = None  # according to a parent folder or a date only
@@ -130,6 +167,18 @@ class RunFiles(Struct, frozen=True):
     # container, versions and commits from the metadata, by the names used in reports
     environment: Pairs = ()
     given_path: Path | None = None  # the user's path that led to the run
+
+    @property
+    def folder(self) -> Path:
+        """The path of its folder."""
+        return _make_path(self.folder_text, "")
+
+    @property
+    def metadata(self) -> Path | None:
+        """The path of its metadata, or None without metadata."""
+        if not self.metadata_name:
+            return None
+        return _make_path(self.folder_text, self.metadata_name)
 
 
 class UnnamedFiles(NamedTuple):
@@ -343,7 +392,7 @@ class AttemptSummary(Struct, frozen=True):
     """One attempt of a run: a segment of a log, or a log without steps."""
 
     number: int  # from 1
-    log: Path
+    files: AttemptFiles
     line: int  # the first line, or 0
     first_step: int | None  # the log's own number; None without steps
     last_step: int | None
@@ -353,13 +402,18 @@ class AttemptSummary(Struct, frozen=True):
     starts_over: bool = False
     judged: bool = False  # True for the judged attempt
 
+    @property
+    def log(self) -> Path:
+        """The path of its log."""
+        return self.files.log
+
 
 class Measurement(Struct, frozen=True, eq=False):
     """The measurement of one run in the window of one baseline."""
 
     run: Run
     baseline: Baseline
-    log: Path | None
+    files: AttemptFiles | None  # of the measured attempt
     attempt: int
     segment: int
     statistic_seconds: float | None  # None if the window could not be measured
@@ -399,12 +453,17 @@ class Measurement(Struct, frozen=True, eq=False):
         return dict(sorted({**of_log, **of_metadata}.items()))
 
     @property
+    def log(self) -> Path | None:
+        """The path of the measured log."""
+        return None if self.files is None else self.files.log
+
+    @property
     def measured_log(self) -> ParsedLog | None:
         """The log that was measured."""
         logs = (
             attempt.log
             for attempt in self.run.attempts
-            if attempt.files.log is self.log or attempt.files.log == self.log
+            if attempt.files is self.files or attempt.files == self.files
         )
         return next(logs, None)
 

@@ -93,9 +93,9 @@ def may_metrics_have_more(logs: Sequence[ParsedLog]) -> bool:
 
 def swap_streams(files: AttemptFiles) -> AttemptFiles | None:
     """Exchange log and standard error of an attempt; None without standard error."""
-    if files.err is None:
+    if not files.err_name:
         return None
-    return AttemptFiles(files.number, log=files.err, err=files.log)
+    return replace(files, log_name=files.err_name, err_name=files.log_name)
 
 
 def swap_silent_streams(run: ReadRun) -> RunFiles | None:

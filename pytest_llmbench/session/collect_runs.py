@@ -315,7 +315,7 @@ class _RunReader:
         from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
 
         identity = identify(
-            RunFiles(path.name, path.parent, (), read_path_hints(path.parts)),
+            RunFiles(path.name, str(path.parent), (), read_path_hints(path.parts)),
             (),
             self.catalog.recipes,
             release=self.settings.release,
@@ -387,11 +387,12 @@ class _Collection:
                 self._runs.append(self._identify(run))
             else:
                 self._without_steps.append(run)
-        folders_with_runs = {run.found.folder for run in self._runs}
+        folders_with_runs = {run.found.folder_text for run in self._runs}
         for run in self._without_steps:
             # If the folder of a launch contains no run, the log belongs to the launch,
             # whatever its name.
-            if run.files.folder not in folders_with_runs and _is_launch_log(run.files):
+            has_run = run.files.folder_text in folders_with_runs
+            if not has_run and _is_launch_log(run.files):
                 self._runs.append(self._identify(run))
             else:
                 reason = _describe_unread(run, self._reader.catalog)
@@ -425,7 +426,7 @@ class _Collection:
         chosen_ids = {run.files.id for run in chosen_metrics}
         left_out = [files for files in metrics if files.id not in chosen_ids]
         for attempt in chain.from_iterable(files.attempts for files in left_out):
-            self._ignore(attempt.log.name, LEFT_OUT)
+            self._ignore(attempt.log_name, LEFT_OUT)
         for run_id, replacement in replacements.items():
             self._ignore(run_id, _describe_replaced(logged_runs[run_id], replacement))
         self._hide_later_metrics(left_out, surroundings)
@@ -803,8 +804,9 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     from pytest_llmbench.logs.endings import add_error_ending
 
     try:
-        log = reading.get_log(files.log)
-        error_ending = reading.get_ending(files.err) if files.err else None
+        log = reading.get_log(files.log_text)
+        error_text = files.err_text
+        error_ending = reading.get_ending(error_text) if error_text else None
     except LogError as error:
         return ParsedLog(
             dialect=None,
@@ -827,9 +829,9 @@ def _is_run(run: ReadRun) -> bool:
     files = run.files
     is_launched = (
         files.job_id
-        or files.metadata
+        or files.metadata_name
         or files.logless_job
-        or any(LAUNCHED.match(attempt.log.name) for attempt in files.attempts)
+        or any(LAUNCHED.match(attempt.log_name) for attempt in files.attempts)
     )
     return bool(is_launched) and _names_workload(files)
 

@@ -148,7 +148,7 @@ def check_companions(data: bytes) -> None:
     script, _, configuration = data.decode("utf-8", "replace").partition("\0")
     folder = Path("/runs/pretrain_llama3_70b_fp8_mx_gpus64_gb300")
     run = RunFiles(
-        folder.name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ()
+        folder.name, str(folder), (AttemptFiles(0, str(folder), "log-a_1_0.out"),), ()
     )
     for hint in collect_hints(
         run, (), Companions(script, configuration), {"26.04", "26.04.01"}

@@ -57,8 +57,8 @@ def make_run(
     fields["modified"] = None if written is None else NOW - written
     made_run = run(started=NOW - ago, **fields)
     path = Path("/logs") / place.format(job)
-    files = AttemptFiles(attempt, path)
-    found = replace(made_run.found, attempts=(files,), folder=path.parent)
+    files = AttemptFiles(attempt, str(path.parent), path.name)
+    found = replace(made_run.found, attempts=(files,), folder_text=str(path.parent))
     clock = Clock.LOG if stamped else Clock.METADATA
     made = replace(
         made_run,

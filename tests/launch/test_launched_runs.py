@@ -68,7 +68,12 @@ def test_driver_errors_and_node_checks_are_quoted_without_secrets(
     quoted_run = replace(
         quoted_run,
         attempts=tuple(
-            replace(attempt, files=replace(attempt.files, log=log))
+            replace(
+                attempt,
+                files=replace(
+                    attempt.files, folder_text=str(log.parent), log_name=log.name
+                ),
+            )
             for attempt in quoted_run.attempts
         ),
     )

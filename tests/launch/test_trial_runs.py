@@ -185,7 +185,7 @@ class Course(LaunchedRuns):
         log.touch()
         created = run(id=f"run-{job.job_id}", job_id=job.job_id)
         attempt = created.attempts[0]
-        files = replace(attempt.files, log=log)
+        files = replace(attempt.files, folder_text=str(log.parent), log_name=log.name)
         return (
             None
             if self.seconds is None

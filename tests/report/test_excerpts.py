@@ -46,7 +46,9 @@ def in_file(path: Path, *logs: ParsedLog) -> Run:
     """Return a run whose attempts all have this log."""
     whole = run(*logs)
     attempts = tuple(
-        Attempt(AttemptFiles(attempt.files.number, path), attempt.log)
+        Attempt(
+            AttemptFiles(attempt.files.number, str(path.parent), path.name), attempt.log
+        )
         for attempt in whole.attempts
     )
     return Run(whole.found, attempts, whole.identity, whole.started, whole.started_from)

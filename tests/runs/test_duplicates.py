@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,7 +52,7 @@ def make_run(*contents: Steps | list[float], job: str = "1", **fields: Any) -> R
         log(*segments, **fields),
         started=started,
         job_id=job,
-        folder=Path("/", job),
+        folder_text=f"/{job}",
         **facts,
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -150,12 +149,12 @@ def run(
     """Build a run with one attempt per log, or with one complete attempt."""
     logs = logs or (_make_whole_log(),)
     files = tuple(
-        AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out"))
+        AttemptFiles(number, "/runs", f"log-x_1_{number}.out")
         for number in range(len(logs))
     )
     fields: dict[str, Any] = {
         "id": "x_1",
-        "folder": Path("/runs"),
+        "folder_text": "/runs",
         "attempts": files,
         "hints": (),
         "job_id": "1",
@@ -181,7 +180,7 @@ def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
     defaults: dict[str, Any] = {
         "run": fields.get("run") or run(),
         "baseline": BASELINE,
-        "log": Path("/runs/log-x_1_0.out"),
+        "files": AttemptFiles(0, "/runs", "log-x_1_0.out"),
         "attempt": 0,
         "segment": 1,
         "statistic_seconds": seconds,

@@ -177,7 +177,8 @@ def _run(index: int, baseline: Baseline, folder: Path) -> Run:
             )
         )
     files = tuple(
-        AttemptFiles(attempt.files.number, path) for attempt in synthetic.attempts
+        AttemptFiles(attempt.files.number, str(path.parent), path.name)
+        for attempt in synthetic.attempts
     )
     attempts = tuple(
         Attempt(file, attempt.log)

@@ -72,16 +72,18 @@ class Reading:
         self._definitions = tuple(definitions)
         self._report = report
         attempts = [attempt for run in runs for attempt in run.attempts]
-        requested: dict[FileToRead, Path] = {}
-        for attempt in attempts:
-            requested[_make_request(attempt.log, is_log=True)] = attempt.log
-        for attempt in attempts:
-            if attempt.err:
-                requested[_make_request(attempt.err, is_log=False)] = attempt.err
+        logs = [FileToRead(attempt.log_text, True) for attempt in attempts]
+        errors = [
+            FileToRead(attempt.err_text, False)
+            for attempt in attempts
+            if attempt.err_name
+        ]
+        requested = dict.fromkeys((*logs, *errors))
         self._results: dict[FileToRead, ReadResult] = {}
-        for path, text in stores.read_from_archives(requested.values()):
-            is_log = _make_request(path, is_log=True) in requested
-            file = _make_request(path, is_log=is_log)
+        paths = (Path(file.path) for file in requested)
+        for path, text in stores.read_from_archives(paths):
+            is_log = FileToRead(str(path), True) in requested
+            file = FileToRead(str(path), is_log)
             self._results[file] = self._parse(text, is_log=is_log)
         local_files = [
             file
@@ -90,11 +92,11 @@ class Reading:
         ]
         self._read_here(local_files, cache)
 
-    def get_log(self, path: Path) -> ParsedLog:
+    def get_log(self, path: Path | str) -> ParsedLog:
         """Return a parsed log. Raises LogError if it cannot be read."""
         return cast("ParsedLog", self._get_result(path, is_log=True))
 
-    def get_ending(self, path: Path) -> Ending | None:
+    def get_ending(self, path: Path | str) -> Ending | None:
         """Return how a run ended, according to the file of its standard error.
 
         Returns None if the file does not state it. Raises LogError if the file cannot
@@ -102,16 +104,18 @@ class Reading:
         """
         return cast("Ending | None", self._get_result(path, is_log=False))
 
-    def _get_result(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
+    def _get_result(
+        self, path: Path | str, *, is_log: bool
+    ) -> ParsedLog | Ending | None:
         """Return the result of a file, which is read now if it is remote.
 
         Raises LogError if the file cannot be read.
         """
-        file = _make_request(path, is_log=is_log)
+        file = FileToRead(os.fspath(path), is_log)
         if file in self._results:
             result = self._results[file]
         else:
-            result = self._parse(self._stores.stream(path), is_log=is_log)
+            result = self._parse(self._stores.stream(Path(path)), is_log=is_log)
         if isinstance(result, LogError):
             raise result
         return result
@@ -210,11 +214,6 @@ def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
         remaining -= sizes[file]
     if batch:
         yield batch
-
-
-def _make_request(path: Path, *, is_log: bool) -> FileToRead:
-    # of a copy: a path keeps its text, which takes as much memory as the path
-    return FileToRead(os.fspath(Path(path)), is_log)
 
 
 # --- how far a long reading is --------------------------------------------------------

@@ -56,7 +56,6 @@ from pytest_llmbench.runs.discover.job_folders import (
     LONE_ERROR,
     NOT_READ,
     Assignment,
-    FolderJobs,
     JobDraft,
     JobFolder,
     assign_metadata,
@@ -256,7 +255,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
     )
     # metrics that may repeat the runs of logs
     owned_metrics_runs: list[OwnedRun] = [
-        (_make_run(draft, job_folder, None, None, walk), job_folder.layout.inside)
+        (_make_run(draft, job_folder, None, "", walk), job_folder.layout.inside)
         for job_folder in folders_with_metrics
         for draft in job_folder.metrics
     ]
@@ -341,7 +340,7 @@ def _drop_repeated_files(walk: Walk) -> list[Folder]:
 
 
 def _make_runs(
-    job_folder: JobFolder, log_folders: Mapping[str, Sequence[Path]], walk: Walk
+    job_folder: JobFolder, log_folders: Mapping[str, Sequence[Folder]], walk: Walk
 ) -> Iterator[RunFiles]:
     """Yield the runs of one folder; record its other files in the walk.
 
@@ -357,36 +356,36 @@ def _make_runs(
             draft.attempts = {
                 number: attempt
                 for number, attempt in draft.attempts.items()
-                if attempt.log.name in folder.chosen
+                if attempt.log_name in folder.chosen
             }
     else:
         walk.ignored += jobs.ignored
-    _record_undecided_metadata(assignment, jobs, walk)
+    _record_undecided_metadata(assignment, job_folder, walk)
     for index, draft in enumerate(jobs.drafts):
-        path = assignment.of_draft.get(index)
+        name = assignment.of_draft.get(index, "")
         if draft.attempts:
-            record = _read_record(path, walk)
-            yield _make_run(draft, job_folder, record, path if record else None, walk)
+            record = _read_record(folder, name, walk)
+            yield _make_run(draft, job_folder, record, name if record else "", walk)
         elif draft.logless_job and not folder.only_chosen:
-            yield from _make_logless_job(draft, job_folder, path, log_folders, walk)
+            yield from _make_logless_job(draft, job_folder, name, log_folders, walk)
     if assignment.without_log and not folder.only_chosen:
         modified_by_name = {file.name: file.modified for file in folder.files}
-        for job, path in assignment.without_log.items():
+        for job, name in assignment.without_log.items():
             draft = JobDraft(
                 job,
                 "llmb-config",
-                modified=modified_by_name[path.name],
+                modified=modified_by_name[name],
                 logless_job=LoglessJob.METADATA,
-                logless_path=path,
+                logless_path=folder.path / name,
             )
-            yield from _make_metadata_run(draft, path, job_folder, log_folders, walk)
+            yield from _make_metadata_run(draft, name, job_folder, log_folders, walk)
 
 
 def _make_logless_job(
     draft: JobDraft,
     job_folder: JobFolder,
-    metadata: Path | None,
-    log_folders: Mapping[str, Sequence[Path]],
+    metadata: str,
+    log_folders: Mapping[str, Sequence[Folder]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only standard error or a launch folder.
@@ -396,12 +395,12 @@ def _make_logless_job(
     """
     logless_path = draft.logless_path or job_folder.folder.path
     if draft.job and log_folders.get(draft.job):
-        log_folder = log_folders[draft.job][0]
+        log_folder = log_folders[draft.job][0].path
         reason = f"the log of job {draft.job} is in {log_folder}"
         walk.ignored.append((logless_path, reason))
         return
-    record = _read_record(metadata, walk)
-    run = _make_run(draft, job_folder, record, metadata if record else None, walk)
+    record = _read_record(job_folder.folder, metadata, walk)
+    run = _make_run(draft, job_folder, record, metadata if record else "", walk)
     if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
     elif draft.logless_job is LoglessJob.STANDARD_ERROR:
@@ -410,9 +409,9 @@ def _make_logless_job(
 
 def _make_metadata_run(
     draft: JobDraft,
-    path: Path,
+    name: str,
     job_folder: JobFolder,
-    log_folders: Mapping[str, Sequence[Path]],
+    log_folders: Mapping[str, Sequence[Folder]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
     """Yield the run of a job that left only metadata.
@@ -420,46 +419,54 @@ def _make_metadata_run(
     Without this run, an older run would be judged in place of a newest job that died.
     Yields nothing if the log is in a folder above or below the metadata.
     """
+    folder = job_folder.folder
     for log_folder in log_folders.get(draft.job, ()):
-        if log_folder in path.parents or path.parent in log_folder.parents:
-            walk.ignored.append(
-                (path, f"the log of job {draft.job} is elsewhere, in {log_folder}")
-            )
+        if _is_inside(folder, log_folder) or _is_inside(log_folder, folder):
+            reason = f"the log of job {draft.job} is elsewhere, in {log_folder.path}"
+            walk.ignored.append((folder.path / name, reason))
             return
-    yield _make_run(draft, job_folder, _read_record(path, walk), path, walk)
+    record = _read_record(folder, name, walk)
+    yield _make_run(draft, job_folder, record, name, walk)
 
 
 def _record_undecided_metadata(
-    assignment: Assignment, jobs: FolderJobs, walk: Walk
+    assignment: Assignment, job_folder: JobFolder, walk: Walk
 ) -> None:
     """List each metadata file that may belong to several logs as unreadable.
 
     If the file were ignored, it could not contradict a log in the wrong folder.
     """
+    folder = job_folder.folder
     log_names = [
-        attempt.log.name
-        for draft in list_nameless(jobs.drafts)
+        attempt.log_name
+        for draft in list_nameless(job_folder.jobs.drafts)
         for attempt in draft.attempts.values()
     ]
     if not log_names:
         return
-    for job, path in assignment.undecided.items():
+    for job, name in assignment.undecided.items():
         explanation = f"no job id in the name of {join_first(log_names)}"
         walk.unreadable.append(
             (
-                path,
+                folder.path / name,
                 f"unclear which log, if any, belongs to job {job}: {explanation}",
             )
         )
 
 
-def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
+def _is_inside(folder: Folder, outer: Folder) -> bool:
+    """True if a folder is the other folder or is inside it."""
+    return folder.parts[: len(outer.parts)] == outer.parts
+
+
+def _read_record(folder: Folder, name: str, walk: Walk) -> Metadata | None:
     """Read a metadata file; record unusable values in the walk as unreadable.
 
-    None without a file, or if the file cannot be used.
+    None without a file (an empty name), or if the file cannot be used.
     """
-    if path is None:
+    if not name:
         return None
+    path = folder.path / name
     try:
         record = read_metadata(path, walk.stores.read_small)
     except LogError as error:
@@ -479,14 +486,13 @@ def _list_log_locations(
 
     A log is linked if it is a link, or if its given path leads through a link.
     """
-    # not from the path of a log: it would keep its text, as much memory as the path
     folder_text = "" if folder.text == os.curdir else folder.text
-    locations = [(folder_text, attempt.log.name) for attempt in attempts]
+    locations = [(folder_text, attempt.log_name) for attempt in attempts]
     is_path_linked = folder.given_path in walk.linked
     linked_logs = [
         attempt.log
         for attempt in attempts
-        if is_path_linked or attempt.log.name in folder.links
+        if is_path_linked or attempt.log_name in folder.links
     ]
     return [*locations, *(os.path.split(os.path.realpath(log)) for log in linked_logs)]
 
@@ -495,12 +501,12 @@ def _make_run(
     draft: JobDraft,
     job_folder: JobFolder,
     record: Metadata | None,
-    metadata: Path | None,
+    metadata: str,
     walk: Walk,
 ) -> RunFiles:
     """Build the run of one job from its files, folders and metadata.
 
-    `metadata` is the path of the metadata file, `record` are its contents.
+    `metadata` is the name of the metadata file or "", `record` are its contents.
     """
     # the names that describe the run
     folder, layout = job_folder.folder, job_folder.layout
@@ -511,7 +517,7 @@ def _make_run(
     inside = layout.inside if described_by_folders else ()
     metadata_or_empty = record or NO_METADATA
     job = draft.job or metadata_or_empty.job
-    log_names = [names.strip_compression(attempt.log.name) for attempt in attempts]
+    log_names = [names.strip_compression(attempt.log_name) for attempt in attempts]
     run_names = (*map(names.strip_suffix, log_names), *reversed(inside))
     # reasons not to judge the run
     excluded, explanation = find_exclusion(record, run_names)
@@ -532,16 +538,17 @@ def _make_run(
     start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
     filing_date = None if start else by_clock.get(Clock.FOLDER_ABOVE)
     # without a known job id, a number in the path may be the job's
-    number = find_job_number(attempts[-1].log.parts) if attempts and not job else ""
+    log_parts = (*folder.parts, attempts[-1].log_name) if attempts else ()
+    number = find_job_number(log_parts) if attempts and not job else ""
     return RunFiles(
         id=_make_id(draft, folder, layout, job),
-        folder=folder.path,
+        folder_text=folder.text,
         attempts=attempts,
         hints=hints,
         job_id=job,
         number=number,
         layout=layout.name if described_by_folders else "",
-        metadata=metadata,
+        metadata_name=metadata,
         started=start.timestamp if start else None,
         started_from=start.source if start else "",
         dated=filing_date.timestamp if filing_date else None,
@@ -632,7 +639,7 @@ def _collect_hints(
     source = ""
     if draft.attempts:
         first_attempt = draft.attempts[min(draft.attempts)]
-        source = f"file {first_attempt.log.name}"
+        source = f"file {first_attempt.log_name}"
     hints = list(layout.hints) if layout else []
     # a value that folders and file name both state has the folder as its source
     layout_hints = {(hint.field, hint.value): hint for hint in reversed(hints)}

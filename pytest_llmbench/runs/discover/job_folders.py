@@ -74,7 +74,7 @@ class FolderJobs(Struct, frozen=True):
     """The jobs of one folder, its metadata by job id, and its other files with reasons."""
 
     drafts: tuple[JobDraft, ...]
-    metadata: dict[str, Path]
+    metadata: dict[str, str]  # names of files by job id
     ignored: Notes
 
 
@@ -84,11 +84,11 @@ def group_files(folder: Folder) -> FolderJobs:
     If a log exists plain and compressed, the plain file is used.
     """
     files = {file.name: file for file in sorted(folder.files, key=_is_compressed)}
-    metadata: dict[str, Path] = {}  # by job id
+    metadata: dict[str, str] = {}  # names by job id
     for file in folder.files:
         metadata_match = FILE_NAME.fullmatch(file.name)
         if metadata_match:
-            metadata[metadata_match[1]] = folder.path / file.name
+            metadata[metadata_match[1]] = file.name
     plain_by_name = {
         file.name: names.strip_compression(file.name).lower() for file in folder.files
     }
@@ -113,9 +113,7 @@ def group_files(folder: Folder) -> FolderJobs:
     used_names: set[str] = set()
     for draft in drafts:
         for attempt in draft.attempts.values():
-            used_names.add(attempt.log.name)
-            if attempt.err:
-                used_names.add(attempt.err.name)
+            used_names |= {attempt.log_name, attempt.err_name}
     lone_errors = [
         name
         for name, plain_name in plain_by_name.items()
@@ -154,7 +152,7 @@ def _draft_metrics(
     if not metrics_names:
         return []
     attempts = {
-        number: AttemptFiles(number, folder.path / name, None)
+        number: AttemptFiles(number, folder.text, name)
         for number, name in enumerate(metrics_names)
     }
     modified = max(modified_by_name[name] for name in metrics_names)
@@ -295,7 +293,7 @@ def _draft_jobs(
         if number in draft.attempts:
             if _is_compressed(file) and file.name not in folder.chosen:
                 reasons[file.name] = (
-                    f"a compressed copy of {draft.attempts[number].log.name} next to it"
+                    f"a compressed copy of {draft.attempts[number].log_name} next to it"
                 )
                 continue
             # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
@@ -305,11 +303,10 @@ def _draft_jobs(
         if error_name is None:
             stderr_name = names.name_paired_stream(plain_name, "stderr")
             error_name = path_by_name.get(stderr_name)
-        error_file = folder.path / error_name if error_name else None
         if error_name == file.name:  # the log itself is standard error
-            error_file = None
+            error_name = None
         draft.attempts[number] = AttemptFiles(
-            number, folder.path / file.name, error_file
+            number, folder.text, file.name, error_name or ""
         )
         draft.modified = max(draft.modified, file.modified)
     drafts = list(draft_by_job.values())
@@ -400,7 +397,6 @@ def _add_slurm_outputs(
         if not slurm or file.name in folder.chosen:
             continue
         job = slurm[1]
-        path = folder.path / file.name
         job_drafts = drafts_by_job[job]
         # prefer the launcher's log to a copy next to it
         launched_drafts = [draft for draft in job_drafts if draft.launched]
@@ -412,11 +408,11 @@ def _add_slurm_outputs(
         if not job_drafts:
             stem = names.strip_suffix(plain)
             error_name = path_by_name.get(f"{stem}.err")
-            error_file = folder.path / error_name if error_name else None
+            files_of_job = AttemptFiles(0, folder.text, file.name, error_name or "")
             new_draft = JobDraft(
                 job,
                 stem,
-                attempts={0: AttemptFiles(0, path, error_file)},
+                attempts={0: files_of_job},
                 modified=file.modified,
             )
             drafts.append(new_draft)
@@ -424,8 +420,9 @@ def _add_slurm_outputs(
             continue
         if len(attempts) == 1 and not _is_compressed(file):
             [(draft, attempt)] = attempts
-            if attempt.err is None:
-                draft.attempts[attempt.number] = replace(attempt, err=path)
+            if not attempt.err_name:
+                with_error = replace(attempt, err_name=file.name)
+                draft.attempts[attempt.number] = with_error
                 continue
         # several attempts, standard error exists, or the file is compressed
         reasons[file.name] = f"the log of job {job} is next to it"
@@ -447,9 +444,9 @@ class JobFolder(Struct, frozen=True):
 class Assignment(Struct, frozen=True):
     """The assignment of the metadata files of one folder."""
 
-    of_draft: Mapping[int, Path]  # by the index of their draft
-    without_log: Mapping[str, Path]  # by job id, for jobs without a log in the folder
-    undecided: Mapping[str, Path]  # by job id, if their log is ambiguous
+    of_draft: Mapping[int, str]  # names by the index of their draft
+    without_log: Mapping[str, str]  # by job id, for jobs without a log in the folder
+    undecided: Mapping[str, str]  # by job id, if their log is ambiguous
 
 
 def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
@@ -514,13 +511,15 @@ def _split_metrics(job_folder: JobFolder) -> JobFolder:
     )
 
 
-def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:
+def find_log_folders(
+    job_folders: Iterable[JobFolder],
+) -> Mapping[str, Sequence[Folder]]:
     """Return the folders that contain logs of each job, by job id."""
-    folders: dict[str, list[Path]] = defaultdict(list)
+    folders: dict[str, list[Folder]] = defaultdict(list)
     for job_folder in job_folders:
         for draft in job_folder.jobs.drafts:
             if draft.attempts:
-                folders[draft.job].append(job_folder.folder.path)
+                folders[draft.job].append(job_folder.folder)
     return folders
 
 
@@ -531,16 +530,16 @@ def assign_metadata(folder: FolderJobs) -> Assignment:
     belong to them. It is assigned if it is the only one and the folder has only one log
     that its folders describe; otherwise it is undecided.
     """
-    path_by_draft = {
+    name_by_draft = {
         index: folder.metadata[draft.job]
         for index, draft in enumerate(folder.drafts)
         if draft.job in folder.metadata
     }
     jobs = {draft.job for draft in folder.drafts}
-    unassigned = {job: path for job, path in folder.metadata.items() if job not in jobs}
+    unassigned = {job: name for job, name in folder.metadata.items() if job not in jobs}
     nameless = list_nameless(folder.drafts)
     if not nameless:
-        return Assignment(path_by_draft, without_log=unassigned, undecided={})
+        return Assignment(name_by_draft, without_log=unassigned, undecided={})
     # one such log is the only log without a job id
     described_logs = [
         draft
@@ -548,10 +547,10 @@ def assign_metadata(folder: FolderJobs) -> Assignment:
         if draft.described_by_folders and draft.attempts
     ]
     if len(unassigned) == 1 and len(described_logs) == 1:
-        [path] = unassigned.values()
-        path_by_draft[folder.drafts.index(nameless[0])] = path
-        return Assignment(path_by_draft, without_log={}, undecided={})
-    return Assignment(path_by_draft, without_log={}, undecided=unassigned)
+        [name] = unassigned.values()
+        name_by_draft[folder.drafts.index(nameless[0])] = name
+        return Assignment(name_by_draft, without_log={}, undecided={})
+    return Assignment(name_by_draft, without_log={}, undecided=unassigned)
 
 
 def list_nameless(drafts: Iterable[JobDraft]) -> tuple[JobDraft, ...]:

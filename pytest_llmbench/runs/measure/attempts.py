@@ -374,7 +374,7 @@ def _make_summary(
         ended = f"stopped after step {last}{_describe_cause(attempt, segment)}"
     return AttemptSummary(
         number=number,
-        log=attempt.files.log,
+        files=attempt.files,
         line=segment.first_line,
         first_step=int(get_first_steps(segment.steps)[0]),
         last_step=last,
@@ -390,7 +390,7 @@ def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
     ending = attempt.log.ending
     return AttemptSummary(
         number=number,
-        log=attempt.files.log,
+        files=attempt.files,
         # `ending.file` names another file than the log, such as standard error
         line=ending.line if ending and not ending.file else 0,
         first_step=None,

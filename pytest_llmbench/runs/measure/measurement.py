@@ -80,7 +80,7 @@ def measure(
     measurement = Measurement(
         run=run,
         baseline=baseline,
-        log=choice.attempt.files.log,
+        files=choice.attempt.files,
         attempt=choice.attempt.files.number,
         segment=choice.number,
         statistic_seconds=seconds,
@@ -283,7 +283,7 @@ def _make_unmeasured(
     return Measurement(
         run=run,
         baseline=baseline,
-        log=last_files.log if last_files else None,
+        files=last_files,
         attempt=last_files.number if last_files else 0,
         segment=0,
         statistic_seconds=None,

@@ -214,7 +214,7 @@ def _make_measurement(run: Run, baseline: Baseline, times: _StepTimes) -> Measur
     return Measurement(
         run=run,
         baseline=baseline,
-        log=attempt.files.log,
+        files=attempt.files,
         attempt=attempt.files.number,
         segment=choice.number,
         attempts=list_attempts(run, choice, baseline.steps),

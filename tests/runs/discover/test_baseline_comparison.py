@@ -130,8 +130,8 @@ DUMPS = {
 def read(
     text: str, environment: tuple[tuple[str, str], ...] = ()
 ) -> tuple[RunFiles, tuple[object, ...]]:
-    files = AttemptFiles(0, Path("/runs/oak/slurm-7.out"))
-    run = RunFiles("oak/7", Path("/runs/oak"), (files,), (), environment=environment)
+    files = AttemptFiles(0, "/runs/oak", "slurm-7.out")
+    run = RunFiles("oak/7", "/runs/oak", (files,), (), environment=environment)
     return run, (parse(text + nemo2_run(0, 9)),)
 
 

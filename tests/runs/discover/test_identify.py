@@ -104,7 +104,7 @@ RECIPES = (
 
 def make_run(fields: dict[str, Any], *more: Hint, layout: str = "") -> RunFiles:
     hints = tuple(Hint(field, str(value), "name") for field, value in fields.items())
-    return RunFiles("x", Path("/x"), (), (*hints, *more), layout=layout)
+    return RunFiles("x", "/x", (), (*hints, *more), layout=layout)
 
 
 def get_fields(key: Key, *fields: str) -> dict[str, Any]:
@@ -584,9 +584,7 @@ def test_unmatched_run_may_belong_only_to_the_baselines_that_differ_least(
 def test_unreadable_run_may_belong_to_any_baseline_that_fits_its_path(
     path: str, expected: set[Key]
 ) -> None:
-    identity = identify_run(
-        RunFiles("x", Path(path), (), read_path_hints(Path(path).parts))
-    )
+    identity = identify_run(RunFiles("x", path, (), read_path_hints(Path(path).parts)))
     assert {identity.key} - {None} | set(identity.may_be) == expected
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -18,12 +16,12 @@ from pytest_llmbench.runs.discover.run_facts import collect_facts
 def collect(*logs: ParsedLog) -> dict[str, tuple[str, str]]:
     """Return the value and the source of each fact."""
     files = tuple(
-        AttemptFiles(number, Path(f"/runs/log-x_7_{number}.out"))
+        AttemptFiles(number, "/runs", f"log-x_7_{number}.out")
         for number in range(len(logs))
     )
     return {
         fact.name: (fact.text, fact.source)
-        for fact in collect_facts(RunFiles("x_7", Path("/runs"), files, ()), logs)
+        for fact in collect_facts(RunFiles("x_7", "/runs", files, ()), logs)
     }
 
 
@@ -73,8 +71,8 @@ def test_batch_size_equal_to_the_job_id_is_not_generalised(
     )
     run = RunFiles(
         "x",
-        Path("/runs"),
-        (AttemptFiles(0, Path("/runs/slurm.out")),),
+        "/runs",
+        (AttemptFiles(0, "/runs", "slurm.out"),),
         (),
         job_id=job_id,
     )

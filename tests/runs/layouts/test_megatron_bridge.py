@@ -168,7 +168,9 @@ train:
 
 def collect(companions: Companions, name: str = "friday") -> dict[str, set[str]]:
     folder = Path("/runs") / name
-    run = RunFiles(name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ())
+    run = RunFiles(
+        name, str(folder), (AttemptFiles(0, str(folder), "log-a_1_0.out"),), ()
+    )
     facts: dict[str, set[str]] = {}
     for hint in collect_hints(run, (), companions, RELEASES):
         facts.setdefault(hint.field, set()).add(hint.value)

@@ -88,7 +88,7 @@ def test_environment_is_that_of_judged_attempt() -> None:
     }
     assert list(measurement.environment) == sorted(measurement.environment)
     assert measure_run(run()).environment == {}
-    assert replace(measurement, log=None).environment == dict(recorded)
+    assert replace(measurement, files=None).environment == dict(recorded)
 
 
 def test_each_metric_changes_in_declared_direction() -> None:
