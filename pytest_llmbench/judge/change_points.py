@@ -146,24 +146,34 @@ def _find_cuts(
     Cuts out the segment that differs most and recurses, unless its statistic is at most
     `least`. `offset` is added to each index.
     """
+    segment_bounds = _find_segment(series, least, correlation)
+    # a segment at the beginning or end of the series has one cut
+    inner_bounds = [bound for bound in segment_bounds if 0 < bound < len(series)]
+    if not inner_bounds:
+        return []
+    cuts = [bound + offset for bound in inner_bounds]
+    for begin, end in pairwise([0, *inner_bounds, len(series)]):
+        cuts += _find_cuts(series[begin:end], offset + begin, least, correlation)
+    return cuts
+
+
+def _find_segment(series: Floats, least: float, correlation: float) -> tuple[int, ...]:
+    """Return the bounds of the segment that differs most, in days.
+
+    Empty unless its statistic exceeds `least`.
+    """
     count = len(series)
     if count < 2 * MIN_LEVEL_DAYS:
-        return []
+        return ()
     sums = np.concatenate([[0.0], np.cumsum(series - np.mean(series))])
     starts, ends = _list_bounds(count)
     statistic = sums[ends] - sums[starts][:, None]  # shape (starts, ends)
     np.abs(statistic, out=statistic)
-    statistic *= _compute_weights(count, correlation)
+    _multiply_weights(statistic, _compute_weights(count, correlation))
     row, column = divmod(int(np.argmax(statistic)), len(ends))
     if not statistic[row, column] > least:
-        return []
-    segment_bounds = (int(starts[row]), int(ends[column]))
-    # a segment at the beginning or end of the series has one cut
-    inner_bounds = [bound for bound in segment_bounds if 0 < bound < count]
-    cuts = [bound + offset for bound in inner_bounds]
-    for begin, end in pairwise([0, *inner_bounds, count]):
-        cuts += _find_cuts(series[begin:end], offset + begin, least, correlation)
-    return cuts
+        return ()
+    return int(starts[row]), int(ends[column])
 
 
 def _list_bounds(count: int) -> tuple[Integers, Integers]:
@@ -174,20 +184,35 @@ def _list_bounds(count: int) -> tuple[Integers, Integers]:
 
 @lru_cache(maxsize=8)
 def _compute_weights(count: int, correlation: float) -> Floats:
-    """Return the weights of segment sums, shape (starts, ends).
+    """Return the weights of the sums of segments by their length, shape (count + 1,).
 
     0 if a segment or its complement is too short.
     """
-    starts, ends = _list_bounds(count)
+    _, ends = _list_bounds(count)
     inner = ends[:-1].astype(float)
     outer = count - inner
     variance = (
         compute_variance_inflation(inner, correlation) / inner
         + compute_variance_inflation(outer, correlation) / outer
     )
-    weight = np.zeros(count + 1)  # by the length of the segment
-    weight[ends[:-1]] = count / (inner * outer) / np.sqrt(variance)
-    return np.asarray(weight[np.maximum(ends - starts[:, None], 0)])
+    weights = np.zeros(count + 1)
+    weights[ends[:-1]] = count / (inner * outer) / np.sqrt(variance)
+    return weights
+
+
+def _multiply_weights(sums: Floats, weights: Floats) -> None:
+    """Multiply the sums of all segments, shape (starts, ends), by their weights.
+
+    `weights` are those of each length; 0 for an end before the start.
+    """
+    starts, ends = _list_bounds(len(weights) - 1)
+    # All bounds but 0 and the last one are successive days. The weights of all pairs
+    # are thus one series, of which each start has a section.
+    inner = len(ends) - 1
+    by_length = np.concatenate([np.zeros(inner - 1), weights[:inner]])
+    sums[1:, :-1] *= np.lib.stride_tricks.sliding_window_view(by_length, inner)[::-1]
+    sums[1:, -1] *= weights[ends[-1] - starts[1:]]
+    sums[0] *= weights[ends]
 
 
 class _Piece(NamedTuple):
