@@ -1,4 +1,7 @@
-"""Records of parsed logs: columns of steps, endings, checkpoints and statements."""
+"""Records of parsed logs: columns of steps, endings, checkpoints and statements.
+
+Records that exist for each log have `gc=False`, as in `run_records`.
+"""
 
 from __future__ import annotations
 
@@ -267,7 +270,7 @@ class StatedField(StrEnum):
     LISTING = "listing"  # the dump contains only settings that are not the default
 
 
-class Statement(Struct, frozen=True):
+class Statement(Struct, frozen=True, gc=False):
     """One property of the run, stated by one line of a log."""
 
     field: StatedField
@@ -284,7 +287,7 @@ class ProgressRecord(Struct, frozen=True):
     learning_rate: float
 
 
-class Segment(Struct, frozen=True):
+class Segment(Struct, frozen=True, gc=False):
     """The part of a log that belongs to one attempt."""
 
     steps: Steps
@@ -331,7 +334,7 @@ class EndingCode(StrEnum):
     UNREADABLE = "unreadable"
 
 
-class Ending(Struct, frozen=True):
+class Ending(Struct, frozen=True, gc=False):
     """The end of a run according to its log: a code, the quoted line and its number."""
 
     code: EndingCode
@@ -353,7 +356,7 @@ class CheckpointAction(StrEnum):
     LOAD = "load"
 
 
-class CheckpointRecord(Struct, frozen=True):
+class CheckpointRecord(Struct, frozen=True, gc=False):
     """One line that reports that a checkpoint was saved or loaded."""
 
     action: CheckpointAction
@@ -366,7 +369,7 @@ class CheckpointRecord(Struct, frozen=True):
     torn: bool = False  # the line has a time that cannot be parsed
 
 
-class Checkpoints(Struct, frozen=True):
+class Checkpoints(Struct, frozen=True, gc=False):
     """All checkpoint records of a log, in order."""
 
     records: tuple[CheckpointRecord, ...] = ()
@@ -387,7 +390,7 @@ class Checkpoints(Struct, frozen=True):
         return next(lines, 0)
 
 
-class ParsedLog(Struct, frozen=True):
+class ParsedLog(Struct, frozen=True, gc=False):
     """The parsed contents of one log. Lines are 1-based; 0 means absent."""
 
     dialect: str | None

@@ -1,4 +1,8 @@
-"""Records of runs: their files, their identity and their measurements."""
+"""Records of runs: their files, their identity and their measurements.
+
+Records that exist once per run have `gc=False`, which saves 16 bytes each: frozen
+records of values cannot be in a cycle, so the garbage collector need not know them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from pytest_llmbench.core.codes import EXCLUDING, INVALIDATING, Reason
 from pytest_llmbench.core.log_records import Checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import date, datetime
 
     from pytest_llmbench.core.baseline_records import Baseline, Key, Window
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.records import Record
 
 
-class Hint(Struct, frozen=True):
+class Hint(Struct, frozen=True, gc=False):
     """A value that a name or metadata states about a run."""
 
     field: str  # a Key field, or global_batch_size, tp, ...
@@ -45,7 +49,7 @@ def _join_names(folder: str, name: str) -> str:
     return name if folder == os.curdir else os.path.join(folder, name)
 
 
-class AttemptFiles(Struct, frozen=True):
+class AttemptFiles(Struct, frozen=True, gc=False):
     """The files of one attempt, in one folder.
 
     Only few of thousands of runs need a Path, which takes five times as much memory.
@@ -100,7 +104,7 @@ class Clock(StrEnum):
     UNKNOWN = "unknown"
 
 
-class StartCandidate(Struct, frozen=True):
+class StartCandidate(Struct, frozen=True, gc=False):
     """A possible start time of a run, in UTC, with its source."""
 
     clock: Clock
@@ -124,7 +128,7 @@ class LoglessJob(StrEnum):
     FOLDER = "folder"
 
 
-class RunFiles(Struct, frozen=True):
+class RunFiles(Struct, frozen=True, gc=False):
     """The files of one execution, with the facts from their names and metadata."""
 
     id: str
@@ -216,7 +220,7 @@ class IgnoredFile(NamedTuple):
         return f"{self.name}: {self.reason}"
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, gc=False):
     """The configuration of a run."""
 
     key: Key | None  # None unless exactly one configuration fits
@@ -238,7 +242,7 @@ class Identity(Struct, frozen=True):
     one_sided: tuple[str, ...] = ()  # settings stated only by the run or that baseline
 
 
-class Attempt(Struct, frozen=True, eq=False):
+class Attempt(Struct, frozen=True, gc=False, eq=False):
     """The parsed log of one attempt."""
 
     files: AttemptFiles
@@ -279,7 +283,7 @@ class DuplicateOf(Struct, frozen=True):
     certain: bool  # True for a duplicate, False for a possible coincidence
 
 
-class Run(Struct, frozen=True, eq=False):
+class Run(Struct, frozen=True, gc=False, eq=False):
     """One execution: its files, its logs and its configuration."""
 
     found: RunFiles
@@ -388,7 +392,7 @@ VerdictStatement: TypeAlias = "Record | str | Note | Problem | Acknowledgement"
 UNMEASURED = Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
 
 
-class AttemptSummary(Struct, frozen=True):
+class AttemptSummary(Struct, frozen=True, gc=False):
     """One attempt of a run: a segment of a log, or a log without steps."""
 
     number: int  # from 1
@@ -408,7 +412,13 @@ class AttemptSummary(Struct, frozen=True):
         return self.files.log
 
 
-class Measurement(Struct, frozen=True, eq=False):
+@lru_cache(1024)
+def _merge_environments(of_log: Pairs, of_metadata: Pairs) -> Mapping[str, str]:
+    """Return the values by name. Runs with the same environment share the result."""
+    return dict(sorted({**dict(of_log), **dict(of_metadata)}.items()))
+
+
+class Measurement(Struct, frozen=True, gc=False, eq=False):
     """The measurement of one run in the window of one baseline."""
 
     run: Run
@@ -442,15 +452,14 @@ class Measurement(Struct, frozen=True, eq=False):
     step_time_only: bool = False
 
     @property
-    def environment(self) -> dict[str, str]:
+    def environment(self) -> Mapping[str, str]:
         """Software environment of the measured attempt, by name.
 
         Metadata override the log, because launchers name versions uniformly.
         """
         log = self.measured_log
-        of_log = {} if log is None else dict(log.environment)
-        of_metadata = dict(self.run.found.environment)
-        return dict(sorted({**of_log, **of_metadata}.items()))
+        of_log = () if log is None else log.environment
+        return _merge_environments(of_log, self.run.found.environment)
 
     @property
     def log(self) -> Path | None:
