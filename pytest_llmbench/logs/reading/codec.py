@@ -82,30 +82,37 @@ _COLUMNS = {
 _NUMBERS = {name: number for number, name in enumerate(_COLUMNS)}
 _FLAGS = [name for name, kind in _COLUMNS.items() if kind == np.bool_]
 _ALIGNED = 8  # bytes
-# A segment begins with a bit mask of the columns that are stored as one value because
-# it is the same for all steps. Two thirds of the columns of most logs are, so the
-# results of 100,000 logs fit into memory.
-_REPEATED = struct.Struct("=Q")
+# A segment begins with the bytes of one value of each column, 0 for a column that is
+# stored as one value because it is the same for all steps. Two thirds of the columns of
+# most logs are, so the results of 100,000 logs fit into memory.
+_REPEATED = 0
 # This column is never stored as one value. Its length in the bytes thus proves the
 # number of steps, and limits the size of every other column.
 _COUNTED = "index"
+# Logs print few digits. Columns of floats that differ from run to run are stored as
+# integers of 2 or 4 bytes, in hundredths or millionths, if that is exact.
+_SCALES = {2: 100.0, 4: 1e6}
+# Fewer integers could take as many bytes as one repeated float.
+_FEWEST_INTEGERS = 5
 
 
 @lru_cache(1024)
 def _compute_layout(
-    count: int, repeated: int
+    count: int, widths: bytes
 ) -> tuple[Mapping[str, tuple[int, int]], int]:
     """Return the (begin, end) offsets of each column, and the size of the segment.
 
-    `count` is the number of steps. In the bit mask `repeated`, bit n is set if column n
-    is stored as one value.
+    `count` is the number of steps, `widths` are the bytes of one value of each column.
+    Raises ValueError for an impossible width.
     """
     offsets = {}
-    end = _REPEATED.size
-    for number, (name, kind) in enumerate(_COLUMNS.items()):
-        is_repeated = repeated >> number & 1
-        stored_values = 1 if is_repeated else count
-        begin, end = end, end + kind.itemsize * stored_values
+    end = len(_COLUMNS)
+    for width, (name, kind) in zip(widths, _COLUMNS.items(), strict=True):
+        has_integers = width in _SCALES and _may_have_integers(name, count)
+        if width not in (_REPEATED, kind.itemsize) and not has_integers:
+            raise ValueError(f"{width} bytes for a value of {name}")
+        size = width * count if width else min(count, 1) * kind.itemsize
+        begin, end = end, end + size
         offsets[name] = begin, end
     return offsets, _pad(end)
 
@@ -126,7 +133,12 @@ _DIFFERENT = {
     "since",
     "throughput",
 }
-_OWN_KIND = np.dtype(np.float64)
+_OWN_WIDTH = 8  # bytes of a float
+
+
+def _may_have_integers(name: str, count: int) -> bool:
+    """True if a column may be stored as integers."""
+    return name in _DIFFERENT and _FEWEST_INTEGERS <= count <= _LONGEST_SHARED
 
 
 @lru_cache(8192)
@@ -144,6 +156,13 @@ def _share_facts(facts: tuple[Any, ...]) -> tuple[Any, ...]:
     return facts
 
 
+class _OwnColumn(NamedTuple):
+    """The position of a column in the bytes of `_PackedSteps`."""
+
+    begin: int
+    width: int  # bytes of one value
+
+
 class _PackedSteps(Steps):
     """Steps of one segment that decode a column on access.
 
@@ -153,8 +172,8 @@ class _PackedSteps(Steps):
 
     __slots__ = ("_columns", "_own")
     # For each column, in the order of _COLUMNS: its bytes (of one value if the column
-    # repeats it), or its offset in `_own`.
-    _columns: tuple[bytes | int, ...]
+    # repeats it), or its position in `_own`.
+    _columns: tuple[bytes | _OwnColumn, ...]
     # the columns that differ from run to run, one after the other
     _own: bytes
 
@@ -167,57 +186,94 @@ class _PackedSteps(Steps):
         if name not in _NUMBERS:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
         column = self._columns[_NUMBERS[name]]
-        if isinstance(column, int):
-            return _decode_own(self._own, column, len(self))
-        return _decode_column(column, name, len(self))
+        if isinstance(column, bytes):
+            return _decode_column(column, name, len(self))
+        return _decode_own(self._own, *column, len(self))
 
     def list_columns(self) -> list[bytes]:
         """Return the bytes of each column: of one value if the column repeats it."""
-        size = len(self) * _OWN_KIND.itemsize
+        count = len(self)
         return [
-            self._own[column : column + size] if isinstance(column, int) else column
+            column
+            if isinstance(column, bytes)
+            else self._own[column.begin : column.begin + column.width * count]
             for column in self._columns
         ]
 
 
-@lru_cache(4096)
-def _decode_own(own: bytes, begin: int, count: int) -> NDArray[Any]:
+@lru_cache(256)
+def _decode_own(own: bytes, begin: int, width: int, count: int) -> NDArray[Any]:
     """Decode the column at an offset of `own`."""
-    return np.frombuffer(own, _OWN_KIND, count, begin)
+    if width == _OWN_WIDTH:
+        return np.frombuffer(own, np.float64, count, begin)
+    values = np.frombuffer(own, f"i{width}", count, begin) / _SCALES[width]
+    values.flags.writeable = False
+    return values
 
 
-@lru_cache(4096)
+@lru_cache(1024)
 def _decode_column(column: bytes, name: str, count: int) -> NDArray[Any]:
     """Decode the bytes of column `name`, which may repeat one value."""
     kind = _COLUMNS[name]
     if not count:
         return np.empty(0, kind)
-    is_repeated = _is_repeated(column, name, count)
+    is_repeated = len(column) != count * kind.itemsize
     return np.frombuffer(column * count if is_repeated else column, kind)
 
 
-def _is_repeated(column: bytes, name: str, count: int) -> bool:
-    """True if the bytes of a column are one value instead of `count`."""
-    return len(column) != count * _COLUMNS[name].itemsize
+def _encode_column(values: NDArray[Any], name: str, count: int) -> bytes:
+    """Return the bytes of column `name`: of one value if it repeats that."""
+    kind = _COLUMNS[name]
+    column = np.asarray(values, kind).tobytes()
+    value = column[: kind.itemsize]
+    if count > 1 and name != _COUNTED and column == value * count:
+        return value
+    return (
+        _encode_decimals(values, column) if _may_have_integers(name, count) else column
+    )
+
+
+def _encode_decimals(values: NDArray[Any], column: bytes) -> bytes:
+    """Return the bytes of integers from which the values are computed exactly.
+
+    Returns `column`, the bytes of the values, if there are no such integers.
+    """
+    largest = float(np.abs(values).max())
+    for width, scale in _SCALES.items():
+        if largest * scale < 1 << (8 * width - 1):  # False for NaN
+            integers = np.rint(values * scale).astype(f"i{width}")
+            if (integers / scale).tobytes() == column:
+                return integers.tobytes()
+    return column
 
 
 def _make_packed_steps(packed: Sequence[bytes], count: int) -> _PackedSteps:
     """Make steps of the bytes of each column, in the order of _COLUMNS."""
+    by_name = dict(zip(_COLUMNS, packed, strict=True))
+    own_names = [
+        name
+        for name in by_name
+        if name in _DIFFERENT and len(by_name[name]) > _OWN_WIDTH
+    ]
+    # the widest values first, so that all are aligned
+    own_names.sort(key=lambda name: -len(by_name[name]))
+    positions: dict[str, _OwnColumn] = {}
+    end = 0
+    for name in own_names:
+        size = len(by_name[name])
+        positions[name] = _OwnColumn(end, size // count)
+        end += size
     shares = count <= _LONGEST_SHARED
-    size = count * _OWN_KIND.itemsize
-    own_columns: list[bytes] = []
-    columns: list[bytes | int] = []
-    for name, column in zip(_COLUMNS, packed, strict=True):
-        if name in _DIFFERENT and len(column) > _OWN_KIND.itemsize:
-            columns.append(len(own_columns) * size)
-            own_columns.append(column)
-        else:
-            columns.append(_share(column) if shares else column)
+    columns = tuple(
+        [
+            positions.get(name) or (_share(column) if shares else column)
+            for name, column in by_name.items()
+        ]
+    )
     steps = _PackedSteps.__new__(_PackedSteps)
     # The class is frozen, and its `__init__` would need all columns.
-    layout = tuple(columns)
-    object.__setattr__(steps, "_columns", _share_facts(layout) if shares else layout)
-    object.__setattr__(steps, "_own", b"".join(own_columns))
+    object.__setattr__(steps, "_columns", _share_facts(columns) if shares else columns)
+    object.__setattr__(steps, "_own", b"".join([by_name[name] for name in own_names]))
     return steps
 
 
@@ -233,9 +289,8 @@ class _StepReader:
     def read_steps(self, count: int) -> Steps:
         """Decode the next `count` steps. Raises ValueError if the data contain fewer."""
         begin = self.offset
-        # a bit mask of the columns that are stored as one value
-        (repeated,) = _REPEATED.unpack_from(self._data, begin)
-        offsets, size = _compute_layout(count, repeated)
+        widths = self._data[begin : begin + len(_COLUMNS)]
+        offsets, size = _compute_layout(count, widths)
         self.offset = begin + size
         # The column of step numbers proves the number of steps.
         counted_begin, counted_end = offsets[_COUNTED]
@@ -277,13 +332,8 @@ def _compress_steps(steps: Steps) -> _PackedSteps:
     """Return steps as the bytes of their columns; unpacked steps are unchanged."""
     if isinstance(steps, _PackedSteps):
         return steps
-    columns, count = [], len(steps)
-    for name, kind in _COLUMNS.items():
-        column = np.asarray(getattr(steps, name), kind).tobytes()
-        value = column[: kind.itemsize]
-        if count > 1 and name != _COUNTED and column == value * count:
-            column = value
-        columns.append(column)
+    count = len(steps)
+    columns = [_encode_column(getattr(steps, name), name, count) for name in _COLUMNS]
     return _make_packed_steps(columns, count)
 
 
@@ -291,12 +341,13 @@ def _pack_steps(steps: Steps) -> bytes:
     """Encode the steps of one segment."""
     compressed = _compress_steps(steps)
     columns, count = compressed.list_columns(), len(compressed)
-    repeated = sum(
-        1 << number
-        for number, (name, column) in enumerate(zip(_COLUMNS, columns, strict=True))
-        if _is_repeated(column, name, count)
+    widths = bytes(
+        [
+            len(column) // count if count and len(column) > kind.itemsize else 0
+            for column, kind in zip(columns, _COLUMNS.values(), strict=True)
+        ]
     )
-    segment = b"".join((_REPEATED.pack(repeated), *columns))
+    segment = b"".join((widths, *columns))
     return segment.ljust(_pad(len(segment)), b"\0")
 
 
