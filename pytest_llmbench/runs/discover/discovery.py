@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from msgspec.structs import replace
 
@@ -719,24 +719,27 @@ def _make_ids_unique(
     ordered = sorted(
         runs,
         key=lambda run: (
-            run.folder.parts,
+            # the parts of its path; the current folder has none
+            run.folder_text.split(os.sep) if run.folder_text != os.curdir else [],
             # shorter numbers first: 9 before 10
             len(run.job_id),
             run.job_id,
-            _find_file(run).name,
+            _get_file_name(run),
         ),
     )
     with_log_names = _extend_ids(
-        ordered, taken_ids, lambda _, run: _make_printable(_find_file(run).stem)
+        ordered,
+        taken_ids,
+        lambda _, run: _make_printable(PurePath(_get_file_name(run)).stem),
     )
     return tuple(_extend_ids(with_log_names, taken_ids, lambda number, _: f"~{number}"))
 
 
-def _find_file(run: RunFiles) -> Path:
-    """Return the first log of a run, else its metadata or folder."""
+def _get_file_name(run: RunFiles) -> str:
+    """Return the name of the first log of a run, else of its metadata or folder."""
     if run.attempts:
-        return run.attempts[0].log
-    return run.metadata or run.folder
+        return run.attempts[0].log_name
+    return run.metadata_name or os.path.basename(run.folder_text)
 
 
 def _extend_ids(
