@@ -89,7 +89,6 @@ class Check(Struct, frozen=True):
     text: str
     lines: tuple[str, ...] = ()  # the rows of its table
     decides: bool = False  # False for a check that only reports
-    message: str = ""  # the text of the item
     members: tuple[Key, ...] = ()  # the configurations that could be compared
     compared: tuple[ComparedConfiguration, ...] = ()  # those that were compared
     timed: str = TimedBy.WINDOW  # the value of --llmb-timed
@@ -183,8 +182,6 @@ class Outcome(Struct, frozen=True):
     recorded: str = ""
     """A description of the values that were recorded instead of judged."""
     recorded_seconds: float | None = None
-    message: str = ""
-    """The text of the item."""
     baselines: tuple[Path, ...] = ()
     """The baseline folders that later sessions need to judge against the recorded
     values."""

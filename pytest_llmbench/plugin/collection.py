@@ -29,7 +29,7 @@ from pytest_llmbench.plugin.stash import (
     CASES,
     COLLECTED,
     DESELECTED_BY_NAME,
-    MESSAGE,
+    FIXTURE_VALUE,
     OUTCOME,
     SESSION,
     SUITE,
@@ -49,6 +49,7 @@ from pytest_llmbench.session.session_checks import CHECKS
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Key
+    from pytest_llmbench.plugin.messages import DescribedCheck
 
 PERFORMANCE = "test_performance"
 """The test of the configurations, which is collected even without cases."""
@@ -194,19 +195,17 @@ def register_check_fixtures(config: pytest.Config) -> None:
 def _make_check_fixture(name: str, docstring: str) -> object:
     """Make the fixture of a check, with the docstring for `pytest --fixtures`."""
 
-    def provide_check(request: pytest.FixtureRequest) -> Check:
+    def provide_check(request: pytest.FixtureRequest) -> DescribedCheck:
         case = get_case(request)
-        check, outcome = get_session(request.config).describe_check(case)
+        check = get_session(request.config).describe_check(case)
         # Judged runs have their own verdicts, so this check need not be reported.
         is_silent = (
             check.kind is CheckKind.SOMETHING_JUDGED and check.status is Status.PASSED
         )
         # The verdict of a configuration has priority.
         if OUTCOME not in request.node.stash and not is_silent:
-            request.node.stash[OUTCOME], request.node.stash[MESSAGE] = (
-                outcome,
-                check.message,
-            )
+            request.node.stash[OUTCOME] = check.document
+            request.node.stash[FIXTURE_VALUE] = check
         return check
 
     # `pytest --fixtures` shows the docstring of the function.

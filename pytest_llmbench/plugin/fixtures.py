@@ -8,8 +8,9 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Baseline
-    from pytest_llmbench.core.outcome_records import Case, Outcome, UnmatchedRun
+    from pytest_llmbench.core.outcome_records import Case, UnmatchedRun
     from pytest_llmbench.core.run_records import Measurement, Run
+    from pytest_llmbench.plugin.messages import DescribedOutcome
 
 
 @pytest.fixture
@@ -24,31 +25,29 @@ def llmb_case(request: pytest.FixtureRequest) -> Case:
 
 
 @pytest.fixture
-def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
+def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> DescribedOutcome:
     """The verdict on the configuration.
 
     The test must act on `failed`, `skipped` and `message`.
     """
-    from pytest_llmbench.plugin.stash import MESSAGE, OUTCOME, get_session
+    from pytest_llmbench.plugin.stash import FIXTURE_VALUE, OUTCOME, get_session
     from pytest_llmbench.report.describe_outcome import list_properties
 
-    outcome, document = get_session(request.config).get_outcome(llmb_case)
-    request.node.stash[OUTCOME], request.node.stash[MESSAGE] = (
-        document,
-        outcome.message,
-    )
-    request.node.user_properties.extend(list_properties(document))
+    outcome = get_session(request.config).get_outcome(llmb_case)
+    request.node.stash[OUTCOME] = outcome.document
+    request.node.stash[FIXTURE_VALUE] = outcome
+    request.node.user_properties.extend(list_properties(outcome.document))
     return outcome
 
 
 @pytest.fixture
-def llmb_baseline(llmb_verdict: Outcome) -> Baseline:
+def llmb_baseline(llmb_verdict: DescribedOutcome) -> Baseline:
     """The baseline that the run was judged against."""
     return llmb_verdict.judgement.baseline
 
 
 @pytest.fixture
-def llmb_measurement(llmb_verdict: Outcome) -> Measurement:
+def llmb_measurement(llmb_verdict: DescribedOutcome) -> Measurement:
     """The measurement of the judged run.
 
     Without a judged run, the test is skipped or fails according to the verdict.
@@ -73,10 +72,10 @@ def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
 
     `message` contains the reason.
     """
-    from pytest_llmbench.plugin.stash import MESSAGE, OUTCOME, get_session
+    from pytest_llmbench.plugin.stash import FIXTURE_VALUE, OUTCOME, get_session
 
     run, document = get_session(request.config).describe_unmatched(get_case(request))
-    request.node.stash[OUTCOME], request.node.stash[MESSAGE] = document, run.message
+    request.node.stash[OUTCOME], request.node.stash[FIXTURE_VALUE] = document, run
     return run
 
 

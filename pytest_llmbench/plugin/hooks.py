@@ -31,8 +31,8 @@ from pytest_llmbench.plugin.outputs import (
     write_reports,
 )
 from pytest_llmbench.plugin.stash import (
+    FIXTURE_VALUE,
     INFORMATION,
-    MESSAGE,
     OUTCOME,
     SUITE_ID,
     WRITTEN_BY_PYTEST,
@@ -238,7 +238,7 @@ def pytest_runtest_makereport(
         session.reported[item.nodeid] = reported
         report.llmb = make_plain(reported)  # type: ignore[attr-defined]
         _redact_report(report, redactor)
-        if reported is outcome and _begins_with(report, item.stash[MESSAGE]):
+        if reported is outcome and _begins_with_message(report, item):
             from pytest_llmbench.report.verdicts import make_headline
 
             # Replaces the multi-line message in pytest's short summary.
@@ -274,14 +274,15 @@ def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
     ]
 
 
-def _begins_with(report: pytest.TestReport, message: str) -> bool:
-    """True if the failure of a test begins with the first line of `message`."""
+def _begins_with_message(report: pytest.TestReport, item: pytest.Item) -> bool:
+    """True if the failure of a test begins with the first line of its item's message."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    if crash is None or not message:
+    if crash is None:
         return False
+    message = item.stash[FIXTURE_VALUE].message
     first_line = str(crash.message).partition("\n")[0]
     # The name of the exception precedes the message.
-    return first_line.partition(": ")[2] == message.partition("\n")[0]
+    return bool(message) and first_line.partition(": ")[2] == message.partition("\n")[0]
 
 
 def _overrule(

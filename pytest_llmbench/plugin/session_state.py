@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.plan.planner import Host
     from pytest_llmbench.logs.reading.run_reader import ReadCounts
+    from pytest_llmbench.plugin.messages import DescribedCheck, DescribedOutcome
     from pytest_llmbench.report.outcome_documents import (
-        CheckOutcome,
         ConfigurationOutcome,
         OutcomeDocument,
         UnmatchedOutcome,
@@ -88,7 +88,7 @@ class Session:
         self.interrupted = False
         self._clock = clock
         self._results = results
-        self._outcomes: dict[str, tuple[Outcome, ConfigurationOutcome]] = {}
+        self._outcomes: dict[str, DescribedOutcome] = {}
         self._is_short = False  # messages of failing items take three lines
 
         # The state of a launch.
@@ -291,8 +291,7 @@ class Session:
         `guarded` is true if the session has an item that checks that something was
         judged.
         """
-        from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.job_text import list_files
+        from pytest_llmbench.plugin.messages import DescribedOutcome
         from pytest_llmbench.session.outcomes import decide_guard, decide_outcomes
 
         if self.settings.record is None:
@@ -332,16 +331,10 @@ class Session:
             (outcome.context for outcome in outcomes if outcome.context), ()
         )
         for outcome in outcomes:
-            document = self._describe(outcome)
-            verdict = f"{document.verdict} ({document.reason})"
-            files = formatting.join_first(list_files(document))
-            line = ": ".join(filter(None, (verdict, document.text, files)))
-            message = (
-                line if outcome.skipped else explain(document, short=self._is_short)
-            )
-            self._outcomes[outcome.case.id] = (
-                replace(outcome, message=message),
-                document,
+            self._outcomes[outcome.case.id] = DescribedOutcome(
+                **asdict(outcome),
+                document=self._describe(outcome),
+                is_short=self._is_short,
             )
 
     def describe_recorded(self) -> str:
@@ -395,8 +388,8 @@ class Session:
         )
         return replace(results, unmatched=unmatched)
 
-    def get_outcome(self, case: Case) -> tuple[Outcome, ConfigurationOutcome]:
-        """Return the outcome of a selected item, and its document."""
+    def get_outcome(self, case: Case) -> DescribedOutcome:
+        """Return the outcome of a selected item."""
         return self._outcomes[case.id]
 
     def add_outcome(self, node: str, plain: dict[str, Any]) -> None:
@@ -424,10 +417,10 @@ class Session:
         )
         return replace(run, message=explain(document, short=self._is_short)), document
 
-    def describe_check(self, check: Check) -> tuple[Check, CheckOutcome]:
-        """Return a check with the message of its item, and its document."""
+    def describe_check(self, check: Check) -> DescribedCheck:
+        """Return a check with its document."""
+        from pytest_llmbench.plugin.messages import DescribedCheck
         from pytest_llmbench.report.describe_outcome import describe_check, redact
-        from pytest_llmbench.report.explain import explain
         from pytest_llmbench.session.absences import advise_no_judged_run
 
         # The selection may have changed the check since its item was collected.
@@ -445,10 +438,9 @@ class Session:
             else ""
         )
         document = redact(describe_check(check, advice), self.redactor)
-        message = (
-            document.text if check.skipped else explain(document, short=self._is_short)
+        return DescribedCheck(
+            **asdict(check), document=document, is_short=self._is_short
         )
-        return replace(check, message=message), document
 
     @property
     def cases(self) -> dict[str, tuple[Any, ...]]:
@@ -511,8 +503,6 @@ class Session:
 
     def pop_selection(self) -> dict[str, Any] | None:
         """Return the selection of a worker as plain values; None after the first call."""
-        from msgspec.structs import asdict
-
         if self.selection is None or self._is_selection_sent:
             return None
         self._is_selection_sent = True

@@ -15,6 +15,8 @@ from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.core.outcome_records import CheckKind
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.outcome_records import UnmatchedRun
+    from pytest_llmbench.plugin.messages import DescribedCheck, DescribedOutcome
     from pytest_llmbench.plugin.session_state import Session
     from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
@@ -22,8 +24,10 @@ SESSION: pytest.StashKey[Session] = pytest.StashKey()
 OUTCOME: pytest.StashKey[OutcomeDocument] = pytest.StashKey()
 """The outcome document of an item."""
 
-MESSAGE: pytest.StashKey[str] = pytest.StashKey()
-"""The message that the fixture of an item gives to its test."""
+FIXTURE_VALUE: pytest.StashKey[DescribedOutcome | DescribedCheck | UnmatchedRun] = (
+    pytest.StashKey()
+)
+"""The outcome, check or run that a fixture of an item returned, with its message."""
 
 COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 """All items of a session before the selection."""

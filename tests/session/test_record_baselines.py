@@ -77,7 +77,7 @@ def read_recorded_baseline(folder: Path) -> Baseline:
 @pytest.mark.slow
 def test_recorded_value_is_the_trimmed_mean(tmp_path: Path) -> None:
     session = record_runs(tmp_path, NOW - timedelta(hours=5))
-    outcome, _ = session.get_outcome(session.results.configurations[KEY.id].case)
+    outcome = session.get_outcome(session.results.configurations[KEY.id].case)
     baseline = read_recorded_baseline(tmp_path)
     assert baseline.recording is not None
     assert (
@@ -114,7 +114,7 @@ def test_concurrent_recordings_keep_each_others_values(
             file.write_text(text, encoding="utf-8")
         assert (
             session.result()
-            .get_outcome(other_session.results.configurations[KEY.id].case)[0]
+            .get_outcome(other_session.results.configurations[KEY.id].case)
             .skipped
         )
     assert [baseline.key.gpus for baseline in read_recipe(file).baselines] == [128, 256]
@@ -240,9 +240,9 @@ def test_first_recording_notes_the_difference_from_the_published_value(
     session = record_runs(
         tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50
     )
-    _, outcome_document = session.get_outcome(
+    outcome_document = session.get_outcome(
         session.results.configurations[KEY.id].case
-    )
+    ).document
     notes = {note.code: note.text for note in outcome_document.notes}
     assert (
         notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
@@ -292,7 +292,8 @@ def recording_outcome(
         folder,
     )
     session.decide_outcomes([KEY.id])
-    return session.get_outcome(session.results.configurations[KEY.id].case)
+    outcome = session.get_outcome(session.results.configurations[KEY.id].case)
+    return outcome, outcome.document
 
 
 @pytest.mark.slow
@@ -412,9 +413,8 @@ def test_unsuitable_runs_are_refused_with_a_reason(
 ) -> None:
     """The item fails with the reason, and does not state that the runs would pass."""
     session = record_runs(tmp_path, NOW - timedelta(hours=5), *runs)
-    outcome, outcome_document = session.get_outcome(
-        session.results.configurations[KEY.id].case
-    )
+    outcome = session.get_outcome(session.results.configurations[KEY.id].case)
+    outcome_document = outcome.document
     assert outcome.failed
     assert (
         outcome_document.verdict,
@@ -442,9 +442,8 @@ def test_unusual_steps_are_recorded_with_a_note(
     tmp_path: Path, seconds: tuple[float, ...], code: str
 ) -> None:
     session = record_runs(tmp_path, NOW - timedelta(hours=5), seconds)
-    outcome, outcome_document = session.get_outcome(
-        session.results.configurations[KEY.id].case
-    )
+    outcome = session.get_outcome(session.results.configurations[KEY.id].case)
+    outcome_document = outcome.document
     assert outcome.skipped
     assert code in {note.code for note in outcome_document.notes}
     assert read_recorded_baseline(tmp_path).recording
@@ -456,9 +455,8 @@ def test_drifting_minority_is_recorded_with_a_note(tmp_path: Path) -> None:
     session = record_runs(
         tmp_path, NOW - timedelta(hours=5), (7.4,) * 50, (7.5,) * 50, drifting
     )
-    outcome, outcome_document = session.get_outcome(
-        session.results.configurations[KEY.id].case
-    )
+    outcome = session.get_outcome(session.results.configurations[KEY.id].case)
+    outcome_document = outcome.document
     assert outcome.skipped
     assert "drift" in {note.code for note in outcome_document.notes}
 
@@ -484,7 +482,9 @@ def record_run(
     )
     session = Session(settings, lambda: now, folder)
     session.decide_outcomes([KEY.id])
-    return session, session.get_outcome(session.results.configurations[KEY.id].case)[1]
+    return session, session.get_outcome(
+        session.results.configurations[KEY.id].case
+    ).document
 
 
 @pytest.mark.slow
