@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -181,6 +182,12 @@ Size differs, number of other differences, distance of the GPU counts, FP8 diffe
 # Limit of nearest baselines.
 _MOST_NEAREST = 3
 
+Accepted = Mapping[str, Collection[str]]
+"""The values of each field that a run of a baseline may state."""
+
+Accepting = Callable[[Baseline, str | None, str | None], Accepted]
+"""The signature of `_list_accepted`."""
+
 Matching = Callable[[Subject], tuple[Match, ...]]
 """The signature of `match_baselines`."""
 
@@ -190,6 +197,7 @@ def cache_matches() -> Matching:
 
     Use it with one set of recipes only.
     """
+    list_accepted = functools.cache(_list_accepted)
     # Most of thousands of runs differ only in the sources of their claims, so the key
     # does not contain the sources.
     cache: dict[object, tuple[Match, ...]] = {}
@@ -201,18 +209,26 @@ def cache_matches() -> Matching:
         )
         cache_key = claimed_values, subject.layout, frozenset(subject.dialects)
         if cache_key not in cache:
-            cache[cache_key] = match_baselines(subject)
+            cache[cache_key] = match_baselines(subject, list_accepted)
         return cache[cache_key]
 
     return find
 
 
-def match_baselines(subject: Subject) -> tuple[Match, ...]:
+def match_baselines(
+    subject: Subject, list_accepted: Accepting | None = None
+) -> tuple[Match, ...]:
     """Return all baselines of the named recipe with the fields that differ from the
     run.
 
-    Covers all recipes if the run names none that is known.
+    Covers all recipes if the run names none that is known. `list_accepted` may be a
+    cached `_list_accepted`.
     """
+    list_accepted = list_accepted or _list_accepted
+    claims = subject.claims.by_field
+    gpus_per_node, variant = claims.get("gpus_per_node"), claims.get("variant")
+    claimed_gpus_per_node = gpus_per_node.value if gpus_per_node else None
+    claimed_variant = variant.value if variant else None
     claim = subject.claims.by_field.get("recipe")
     named_recipes = find_recipes(claim.value, subject.recipes) if claim else frozenset()
     names_unknown_recipe = claim is not None and not named_recipes
@@ -220,10 +236,16 @@ def match_baselines(subject: Subject) -> tuple[Match, ...]:
     for recipe in subject.recipes:
         if named_recipes and recipe.name not in named_recipes:
             continue
+        is_other_layout = not fits_layout(subject.layout, recipe)
         for baseline in recipe.baselines:
             # baselines with `match` are matched by path and facts only
             if baseline.match is None:
-                differences = find_differences(subject, recipe, baseline)
+                accepted = list_accepted(
+                    baseline, claimed_gpus_per_node, claimed_variant
+                )
+                differences = _find_differences(subject, recipe, baseline, accepted)
+                if is_other_layout:
+                    differences = (*differences, "layout")
                 if names_unknown_recipe:
                     differences = ("recipe", *differences)
                 matches.append(Match(baseline, differences))
@@ -257,15 +279,15 @@ def _prefer_stated_release(
     return tuple(preferred)
 
 
-def find_differences(
-    subject: Subject, recipe: Recipe, baseline: Baseline
+def _find_differences(
+    subject: Subject, recipe: Recipe, baseline: Baseline, accepted: Accepted
 ) -> tuple[str, ...]:
-    """Return the fields, except the recipe, in which a run and a baseline differ.
+    """Return the fields in which a run and a baseline differ.
 
+    Recipe and layout are not compared, because all baselines of a recipe share them.
     Fields that the run leaves open do not differ.
     """
     claims = subject.claims.by_field
-    accepted = _list_accepted(baseline, claims)
     fields = [
         field
         for field, values in accepted.items()
@@ -286,8 +308,6 @@ def find_differences(
         fields.append("task")
     if any(baseline.dialect not in readable for readable in subject.dialects):
         fields.append("dialect")
-    if not fits_layout(subject.layout, recipe):
-        fields.append("layout")
     return tuple(fields)
 
 
@@ -383,20 +403,23 @@ def fits_layout(layout: str, recipe: Recipe) -> bool:
 
 
 def _list_accepted(
-    baseline: Baseline, claims: Mapping[str, Claim]
-) -> dict[str, Collection[str]]:
-    """Return the values of each field that a run of this baseline may state."""
+    baseline: Baseline, gpus_per_node: str | None, variant: str | None
+) -> Accepted:
+    """Return the values of each field that a run of this baseline may state.
+
+    `gpus_per_node` and `variant` are those that the run states, None if it states none.
+    """
     key, configuration = baseline.key, baseline.configuration
     task = key.task.casefold()
     accepted: dict[str, Collection[str]] = {
         "size": {key.size.casefold()},
         "gpus": {str(key.gpus)},
-        "nodes": {str(_count_nodes(key, claims))},
+        "nodes": {str(_count_nodes(key, gpus_per_node))},
         "gpu": {key.gpu.casefold()},
         "task": _PRETRAINING if task in _PRETRAINING else {task},
         # weak scaling is the default
         "scaling": {key.scaling.casefold()} if key.scaling else {"weak"},
-        **_accept_precision(key, claims),
+        **_accept_precision(key, variant),
         "proxy": {str(configuration.proxy).lower()},
         "model_overrides": (),  # no baseline has overrides
     }
@@ -423,7 +446,7 @@ def _list_accepted(
 
 
 def _accept_precision(
-    key: Key, claims: Mapping[str, Claim]
+    key: Key, claimed_variant: str | None
 ) -> dict[str, Collection[str]]:
     """Return the precisions and variants that a run of this baseline may state.
 
@@ -441,19 +464,19 @@ def _accept_precision(
         return {"dtype": {dtype}, "variant": {variant}}
     dtypes = {dtype, *RECIPES[fp8_recipe]}
     # `fp8` alone does not name the recipe
-    if "variant" in claims and claims["variant"].value == fp8_recipe:
+    if claimed_variant == fp8_recipe:
         dtypes.add("fp8")
     return {"dtype": dtypes, "variant": {variant, fp8_recipe}}
 
 
-def _count_nodes(key: Key, claims: Mapping[str, Claim]) -> int:
+def _count_nodes(key: Key, stated_gpus_per_node: str | None) -> int:
     """Return the number of nodes of a configuration.
 
     Unless stated, GB200 and GB300 nodes have 4 GPUs, others 8.
     """
     gpus_per_node = 4 if key.gpu.startswith("gb") else 8
-    if "gpus_per_node" in claims:
-        gpus_per_node = _read_count(claims["gpus_per_node"].value)
+    if stated_gpus_per_node is not None:
+        gpus_per_node = _read_count(stated_gpus_per_node)
     return math.ceil(key.gpus / max(gpus_per_node, 1))
 
 
