@@ -171,6 +171,10 @@ def mask_environment(
     return tuple(masked)
 
 
+WITH_TEXT = (str, dict, list, tuple)
+"""The types of plain values that are texts or may contain some."""
+
+
 class Redactor:
     """Hides the secrets of one session in texts."""
 
@@ -275,7 +279,9 @@ class Redactor:
             """Redact the values of one dictionary, depending on their keys."""
             changed = {}
             for name, item in values.items():
-                if name in kept:
+                if not isinstance(item, WITH_TEXT):
+                    changed[name] = item
+                elif name in kept:
                     changed[name] = escape_values(item) if printable else item
                 # The key, such as `hf_token`, shows that its value may be a secret.
                 elif isinstance(item, str) and find_kind(name) is not None:
@@ -290,10 +296,11 @@ class Redactor:
                 return redact(value)
             if isinstance(value, dict):
                 return change_items(value)
-            if isinstance(value, list | tuple):
-                # A column of steps contains only numbers.
-                if value and isinstance(value[0], int | float):
-                    return value
+            # A column of steps contains only numbers.
+            is_column = isinstance(value, list | tuple) and isinstance(
+                next(iter(value), None), int | float
+            )
+            if isinstance(value, list | tuple) and not is_column:
                 return list(map(change, value))
             return value
 

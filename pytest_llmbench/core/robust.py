@@ -79,9 +79,11 @@ def winsorise(values: Floats) -> Floats:
 
 def compute_median(values: Floats | Integers) -> float:
     """Return the median of values of shape (n,), n > 0."""
-    # np.median takes ten times as long for a few dozen values.
-    ordered = np.sort(values)
-    return float(ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2
+    # np.median takes ten times as long for a few dozen values, np.sort 1.5 times.
+    ordered = values.copy()
+    ordered.sort()
+    lower, upper = ordered.item((len(values) - 1) // 2), ordered.item(len(values) // 2)
+    return float(lower + upper) / 2
 
 
 def compute_median_deviation(values: Floats) -> float:

@@ -328,20 +328,14 @@ class _Automaton:
             matchkind=MatchKind.LeftmostFirst,
             implementation=Implementation.ContiguousNFA,
         )
-        key_length = min(KEY, min(map(len, texts), default=KEY))
-        by_beginning: dict[bytes, list[bytes]] = {}
+        self._sharing = sharing
+        self._key_length = min(KEY, min(map(len, texts), default=KEY))
+        self._by_beginning: dict[bytes, list[bytes]] = {}
         for text in texts:
-            for length in range(1, key_length + 1):
-                by_beginning.setdefault(text[:length], []).append(text)
-        self._candidates: list[_Candidates] = []
-        for text in texts:
-            overlapping = _find_overlapping(text, by_beginning, key_length)
-            candidates = [
-                (distance - before, marker)
-                for distance, other in ((0, text), *overlapping)
-                for marker, before in sharing.get(other, ((other, 0),))
-            ]
-            self._candidates.append(_group_candidates(text, candidates))
+            for length in range(1, self._key_length + 1):
+                self._by_beginning.setdefault(text[:length], []).append(text)
+        # None for a text that was not found yet: most logs contain few of them.
+        self._candidates: list[_Candidates | None] = [None] * len(texts)
 
     def find_matches(
         self, text: bytes, start: int, reach: int, most: int
@@ -356,7 +350,11 @@ class _Automaton:
             return None
         matches: list[tuple[int, bytes]] = []
         for number, begin, end in found:
-            is_marker, always, by_next_byte = self._candidates[number]
+            candidates_of_text = self._candidates[number]
+            if candidates_of_text is None:
+                candidates_of_text = self._list_candidates(self._texts[number])
+                self._candidates[number] = candidates_of_text
+            is_marker, always, by_next_byte = candidates_of_text
             if is_marker:
                 matches.append((start + begin, self._texts[number]))
             candidates = always
@@ -367,6 +365,16 @@ class _Automaton:
                 if offset >= start and text.startswith(marker, offset):
                     matches.append((offset, marker))
         return matches
+
+    def _list_candidates(self, text: bytes) -> _Candidates:
+        """List the markers that may match where the automaton reports a text."""
+        overlapping = _find_overlapping(text, self._by_beginning, self._key_length)
+        candidates = [
+            (distance - before, marker)
+            for distance, other in ((0, text), *overlapping)
+            for marker, before in self._sharing.get(other, ((other, 0),))
+        ]
+        return _group_candidates(text, candidates)
 
 
 class _Candidates(NamedTuple):
