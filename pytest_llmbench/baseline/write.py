@@ -49,6 +49,7 @@ from pytest_llmbench.core.baseline_records import (
     Tolerance,
 )
 from pytest_llmbench.core.errors import BaselineError, RecordError
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.tolerance import merge_tolerances
 from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Spec, Text
@@ -60,7 +61,7 @@ much less than a second."""
 _OWNED = "|".join(key.name for key in FILE if key.is_owned)
 
 # Matched as text: a YAML library would drop comments, blank lines and quotes.
-_OWNER_KEYS = re.compile(
+_OWNER_KEYS = compile_on_use(
     rf"^(?:{_OWNED}):[^\n]*\n(?:(?:[ \t#\-][^\n]*)?\n)*", re.MULTILINE | re.ASCII
 )
 """Keys of a recorded file that recording never changes, with their lines.
@@ -69,7 +70,7 @@ A key such as `launch:` extends over all following lines that are empty, indente
 comment or a list item.
 """
 
-_KEY = re.compile(r"^(\w+):", re.MULTILINE | re.ASCII)
+_KEY = compile_on_use(r"^(\w+):", re.MULTILINE | re.ASCII)
 
 STATISTIC = "trimmed_mean"
 """Recorded statistic, which no single slow step moves. The file also states the mean,

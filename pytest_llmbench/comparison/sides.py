@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -26,6 +25,7 @@ from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.run_records import (
     Identity,
@@ -66,9 +66,9 @@ MOST_OTHERS = 5  # number of listed files of a side without runs
 
 _DAY = r"\d{4}-\d\d-\d\d"
 # `2025-11-20` or `2025-11-20..2025-11-24`
-_DAYS = re.compile(rf"({_DAY})(?:\.\.({_DAY}))?")
+_DAYS = compile_on_use(rf"({_DAY})(?:\.\.({_DAY}))?")
 # `20251120-0200-0123456789ab`
-_SESSION = re.compile(r"\d{8}-\d{4}-[0-9a-f]{12}")
+_SESSION = compile_on_use(r"\d{8}-\d{4}-[0-9a-f]{12}")
 
 
 class SideRequest(Struct, frozen=True):

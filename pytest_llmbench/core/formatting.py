@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.log_records import EndingCode
+from pytest_llmbench.core.patterns import compile_on_use
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Ending, Unread
@@ -329,7 +330,7 @@ def escape_values(values: Any) -> Any:
 # A remote path is represented as a Path whose first component is the protocol and a
 # colon, `s3:/bucket/runs`. Local paths are absolute and thus cannot be confused with it.
 
-URL = re.compile(
+URL = compile_on_use(
     r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL
 )
 """A URL such as `s3://bucket/runs`, or with chained protocols `simplecache::s3://bucket`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pytest_llmbench.core.patterns import compile_on_use
+
 PEAK_TFLOPS = {
     "h100": {"bf16": 989, "fp8": 1979},
     "h100pcie": {"bf16": 756, "fp8": 1513},
@@ -45,10 +47,10 @@ LARGEST_MEMORY_GB = {
 H100: 94 GB for NVL, 96 GB for GH200.
 """
 
-KNOWN = re.compile(r"\b(g?[abhlv]\d{2,3}s?)\b")
+KNOWN = compile_on_use(r"\b(g?[abhlv]\d{2,3}s?)\b")
 """A GPU type in a product name, such as h100, gb200 or l40s."""
 
-_FORM_FACTOR = re.compile(r"\b(pcie|nvl)\b")
+_FORM_FACTOR = compile_on_use(r"\b(pcie|nvl)\b")
 
 
 def read_gpu_type(name: str) -> str:

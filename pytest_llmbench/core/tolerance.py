@@ -18,6 +18,7 @@ from pytest_llmbench.core.baseline_records import AcceptedValue, Recording, Tole
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.formatting import format_difference, format_seconds
 from pytest_llmbench.core.metric_definitions import METRICS
+from pytest_llmbench.core.patterns import compile_on_use
 
 # the default tolerance of the step time
 DEFAULT_FRACTION = 0.05
@@ -42,10 +43,10 @@ _WORDS = {
     "step_time_seconds": "time",
     "tflops": "tflops_per_gpu",
 }
-_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,24})?|\.\d{1,24}", re.ASCII)
+_NUMBER = compile_on_use(r"\d{1,9}(?:\.\d{1,24})?|\.\d{1,24}", re.ASCII)
 """A number such as `5`, `2.5` or `.05`."""
 
-_DECIMAL_COMMA = re.compile(r"(?:\w+\s*:)?\s*\d+,\d+\s*%?", re.ASCII)
+_DECIMAL_COMMA = compile_on_use(r"(?:\w+\s*:)?\s*\d+,\d+\s*%?", re.ASCII)
 """A tolerance with a decimal comma, such as `2,5%` or `mfu: 2,5 %`."""
 
 

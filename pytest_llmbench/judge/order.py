@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import (
     LONGEST_QUEUE,
     Clock,
@@ -63,10 +64,12 @@ FEWEST_FALLS = 2
 LONGEST_ID = 18
 
 # matches dates, long numbers and lone numbers: 20240131-1200, 123456, and 7 in "run_7_a"
-_LONG_NUMBER = re.compile(r"\d{4,}(?:[-_.T:]?\d+)*|(?<![a-zA-Z\d])\d+(?![a-zA-Z\d])")
-_ANY_NUMBER = re.compile(r"\d+")
+_LONG_NUMBER = compile_on_use(
+    r"\d{4,}(?:[-_.T:]?\d+)*|(?<![a-zA-Z\d])\d+(?![a-zA-Z\d])"
+)
+_ANY_NUMBER = compile_on_use(r"\d+")
 # matches "job_1234.log" and "slurm-job-1234"
-_JOB = re.compile(r"(?:^|[^a-z])job[-_]?(\d{1,18})(?!\d)", re.IGNORECASE)
+_JOB = compile_on_use(r"(?:^|[^a-z])job[-_]?(\d{1,18})(?!\d)", re.IGNORECASE)
 
 
 class OrderDoubt(Struct, frozen=True):

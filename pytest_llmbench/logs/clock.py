@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.log_records import HOUR, SLACK, DropReason, PauseKind
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, find_line_begin
 from pytest_llmbench.logs.step_records import (
     GET_FIELD,
@@ -36,7 +37,7 @@ _ZONE = rb"(?: ?(?P<zone>[+-]\d\d):?(?P<zone_minute>\d\d)(?!\d))?"
 _MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 STAMPS = tuple(
-    re.compile(pattern)
+    compile_on_use(pattern)
     for pattern in (
         # "2026-01-31 12:00:00,123" or "2026/01/31T12:00:00 +01:00"
         rb"(?<!\d)(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _]"

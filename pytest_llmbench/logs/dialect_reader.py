@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pytest_llmbench.core.log_records import ArraySteps, Steps
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.clock import (
     find_format,
     find_pauses,
@@ -586,7 +587,7 @@ def match_rows(
 
 
 # Every prefix with a rank label matches this without its digits.
-LABEL_FORM = re.compile(rb"\A[ \t\r]*: |/ |\[(?:rank|default)\]|pid=")
+LABEL_FORM = compile_on_use(rb"\A[ \t\r]*: |/ |\[(?:rank|default)\]|pid=")
 
 
 def _read_rank(prefixes: Sequence[bytes]) -> str | None:

@@ -12,6 +12,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from pytest_llmbench.core.patterns import compile_on_use
+
 NO_TOTAL = rb"(?!)"
 """A regular expression without any match."""
 
@@ -283,7 +285,7 @@ RATE is the unit of a printed rate.
 
 # The parts of a pattern that matter for its groups: quoted text, an escaped character,
 # a character class, the beginning of a named group, and brackets.
-_TOKEN = re.compile(
+_TOKEN = compile_on_use(
     r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\(\?P?<(?P<name>\w+)>|\(|\)",
     re.DOTALL,
 )

@@ -20,6 +20,7 @@ from pytest_llmbench.core.log_records import (
     Quote,
     Segment,
 )
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.recognisers import (
     ANY_ENDING,
     ENDING_MARKERS,
@@ -53,7 +54,7 @@ EXCEPTION_BYTES = 1000
 
 # The labels of a process at the beginning of a line: `52: [rank52]: `, `train/0
 # [default3]:`, `(worker pid=7, ip=10.0.0.1) `.
-LABEL = re.compile(
+LABEL = compile_on_use(
     rb"[ \t]*(?:(?:\d{1,9}:|[\w.-]{1,99}/\d{1,9}(?= )|\([^\n]{0,200}?pid=\d{1,9}[^()\n]{0,99}\)"
     rb"|\[(?:default|rank)\d{1,9}\]:?)[ \t]*)*"
 )
@@ -64,7 +65,7 @@ KINDS = (
 # The beginning of an exception's line: a class with its module ("torch.cuda.Anything:"),
 # or a class whose name ends like an exception's ("ValueError: ..."). Old exception classes are lower case: `socket.gaierror`,
 # `struct.error`.
-EXCEPTION = re.compile(
+EXCEPTION = compile_on_use(
     rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)"
     % KINDS
 )
@@ -72,7 +73,7 @@ EXCEPTION = re.compile(
 # A traceback as Python prints it, from its head to its first exception with a message:
 # without colours, or lines that may be labels. Each line begins with the same label, if
 # the head has one.
-REGULAR = re.compile(
+REGULAR = compile_on_use(
     rb"(?P<label>[^\n\r\x1b]{0,120}?)"
     + re.escape(HEAD)
     + rb":\n"
@@ -86,21 +87,21 @@ REGULAR = re.compile(
 # The beginning of a warning. If a logger writes a traceback as a warning, the process
 # continues. INFO does not count: launchers print the fatal errors of their children at
 # that level.
-WARNED = re.compile(
+WARNED = compile_on_use(
     rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w{0,99}Warning: "
 )
 # Number of lines above a traceback's head that are searched for a warning.
 LINES_ABOVE = 3
 
 # Follows the head of a traceback that is printed as a list or as one string.
-LISTED = re.compile(rb":?(?:\\r)?\\n")
-NEXT_LINE = re.compile(rb"(?:\\r)?\\n")
+LISTED = compile_on_use(rb":?(?:\\r)?\\n")
+NEXT_LINE = compile_on_use(rb"(?:\\r)?\\n")
 QUOTES = b" \t'\",[]"
 
 # The indent of a source line in a traceback, and of the markers below it.
 CODE_INDENT = b"    "
 
-CHAIN = re.compile(
+CHAIN = compile_on_use(
     rb"During handling of the above exception, another exception occurred"
     rb"|The above exception was the direct cause of the following exception"
 )
@@ -598,16 +599,16 @@ LONGEST_PATTERN = 512
 # The failed nodes in a line: "srun: error: Node failure on n[1-2]", or "n7 kernel: ...
 # NVRM: Xid (PCI:0000:18:00): 79". The node in `*** STEP 7.0 ON n1 CANCELLED` is only where
 # Slurm wrote the line.
-_FAILED_NODES = re.compile(
+_FAILED_NODES = compile_on_use(
     rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
 )
 
-SIGNALLED = re.compile(
+SIGNALLED = compile_on_use(
     rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated"
 )
 # Exceptions of a process whose peer or child is gone, or that was asked to end: another
 # failure came first.
-AFTERMATH = re.compile(
+AFTERMATH = compile_on_use(
     rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
     rb"|CalledProcessError|ProcessExitedException)\b"
     rb"|(?:[\w.]+\.)?(?:DistBackendError|RuntimeError): .{0,999}(?:remote process exited|onnection closed by peer"

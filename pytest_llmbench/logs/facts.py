@@ -8,7 +8,6 @@ them and adds them to the segments.
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from pytest_llmbench.core.log_records import (
     Steps,
     replace_columns,
 )
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.printed_settings import compile_pattern, read_settings
 from pytest_llmbench.logs.recognisers import (
     BAD_VALIDATIONS,
@@ -70,12 +70,12 @@ if TYPE_CHECKING:
 # The start time must be in the first bytes: later times may belong to another run.
 FARTHEST = 64 << 20
 
-TIMESTAMP = re.compile(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
+TIMESTAMP = compile_on_use(rb"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,6})?")
 TIMESTAMP_LENGTH = 26
 
-HEAD = re.compile(LINE_HEAD)
+HEAD = compile_on_use(LINE_HEAD)
 # The prefix of a timestamp in a log record that need not begin a line.
-RECORD_PREFIX = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
+RECORD_PREFIX = compile_on_use(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
 
 # A time that is older than the next one by more is not the start but the age of an
 # image or data set.

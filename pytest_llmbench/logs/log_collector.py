@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs import dialect_reader, facts, recognisers
 from pytest_llmbench.logs import progress_bars as bars
 from pytest_llmbench.logs.clock import LineClocks
@@ -55,7 +56,7 @@ STEP_MARKERS = {
     marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers
 }
 RECORD_HEADS = {
-    marker: re.compile(head)
+    marker: compile_on_use(head)
     for dialect in DIALECTS.values()
     for marker, head in dialect.heads.items()
 }

@@ -5,7 +5,6 @@ The result includes dropped records and the ending.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,6 +18,7 @@ from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode, ParsedLog
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.logs.dialect_reader import load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS
@@ -80,10 +80,10 @@ BARS = frozenset((b"it/s", b"s/it"))
 TRAINING_MARKERS = frozenset((*STEP_MARKERS, *STARTS, *BARS))
 
 # A progress bar of Lightning, with or without values.
-EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
+EPOCH = compile_on_use(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 # A bar without a description, as the Trainer prints. Bars of downloads and data sets
 # begin with a description.
-BAR = re.compile(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
+BAR = compile_on_use(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
 
 
 def parse_blocks(

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.core.patterns import compile_on_use
 
 # Values that turn a feature off, in any version of a framework.
 OFF = frozenset(("none", "null", "false", "0", "off", "no"))
@@ -19,7 +20,7 @@ OFF = frozenset(("none", "null", "false", "0", "off", "no"))
 CONSTANTS = ("none", "true", "false")
 
 # Beginning of a value that is source code.
-CODE = re.compile(r"(?:self|args|cfg|config|kwargs|params|model_args)\.")
+CODE = compile_on_use(r"(?:self|args|cfg|config|kwargs|params|model_args)\.")
 
 Form = Literal["number", "word", "any", "text"]
 """The form of a value.
@@ -66,9 +67,9 @@ _PARTS_OF_NAME = frozenset(
     bytes((code,)) for code in range(256) if re.match(rb"[\w.$/-]", bytes((code,)))
 )
 # The text before the name: " --" or " --model."
-_OPTION = re.compile(rb"(?:\A|[\s'\"])--(?:[a-z_]\w{0,40}\.){0,6}\Z")
+_OPTION = compile_on_use(rb"(?:\A|[\s'\"])--(?:[a-z_]\w{0,40}\.){0,6}\Z")
 # " model." or "cfg/" before the name
-_SECTIONS = re.compile(
+_SECTIONS = compile_on_use(
     rb"(?:\A|[\s'\"\[,(])"
     rb"(?:\+{0,2}(?!self\.)(?:[a-z_]\w{0,40}\.){1,6}|\w{1,20}/)\Z"
 )

@@ -7,7 +7,6 @@ if the name of the time reveals an average.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ import numpy as np
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import DropReason, Quote
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.dialect_table import RATE, UNITS
 from pytest_llmbench.logs.step_records import (
     NAN,
@@ -37,23 +37,25 @@ COUNTED = frozenset(("step", "total", "batch"))
 # Spellings of each unit of time, by its name in UNITS. The spellings of a rate are
 # rates of steps.
 UNIT_WORDS = {
-    "s": re.compile(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
-    "ms": re.compile(rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"),
-    "us": re.compile(
+    "s": compile_on_use(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
+    "ms": compile_on_use(
+        rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"
+    ),
+    "us": compile_on_use(
         "(?i)(?:u|\u00b5|\u03bc)s(?:ecs?)?(?:/[a-z]+)?|microseconds?".encode()
     ),
-    "min": re.compile(rb"(?i)m(?:ins?|inutes?)?(?:/[a-z]+)?"),
-    RATE: re.compile(
+    "min": compile_on_use(rb"(?i)m(?:ins?|inutes?)?(?:/[a-z]+)?"),
+    RATE: compile_on_use(
         rb"(?i)(?:it(?:er(?:ation)?)?s?|steps?|batch(?:es)?|updates?)(?:/s(?:ec(?:onds?)?)?|ps)|hz"
     ),
 }
 
-BYTES = re.compile(rb"([KMGT])(i?)B")
-FLOPS = re.compile(rb"([GTP])(?:(?i:flops?)(?:/s)?)?")
+BYTES = compile_on_use(rb"([KMGT])(i?)B")
+FLOPS = compile_on_use(rb"([GTP])(?:(?i:flops?)(?:/s)?)?")
 TERA = {b"G": 1e-3, b"T": 1.0, b"P": 1e3}
 
-WORD = re.compile(rb"(?:[A-Za-z]|\xc2\xb5|\xce\xbc)+(?:/[A-Za-z]+)?")
-SPACED_WORD = re.compile(rb" ?(%b)" % WORD.pattern)
+WORD = compile_on_use(rb"(?:[A-Za-z]|\xc2\xb5|\xce\xbc)+(?:/[A-Za-z]+)?")
+SPACED_WORD = compile_on_use(rb" ?(%b)" % WORD.pattern)
 
 
 def read_unit_characters(text: bytes) -> bytes:
@@ -107,13 +109,13 @@ CONTEXT_BEFORE, CONTEXT_AFTER = 48, 24
 
 # Each of these patterns ends at the time, or begins after it: "avg time: ",
 # "running_mean_step: ", " samples/s", "tokens per sec: ".
-AVERAGE = re.compile(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
-CUMULATIVE = re.compile(
+AVERAGE = compile_on_use(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
+CUMULATIVE = compile_on_use(
     rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z"
 )
 OF_SAMPLES = rb"(?:samples?|sequences?|seqs?|examples?|images?|imgs?|tok(?:en)?s?)"
-SAMPLES_AFTER = re.compile(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
-SAMPLES_BEFORE = re.compile(
+SAMPLES_AFTER = compile_on_use(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
+SAMPLES_BEFORE = compile_on_use(
     rb"(?i)%b_? ?(?:/|per|a)_? ?s(?:ec(?:ond)?s?)?[^\d|,;a-z]{0,16}\Z" % OF_SAMPLES
 )
 
@@ -278,7 +280,7 @@ def _get_shape(number: bytes) -> int:
 # --- the time in one line -------------------------------------------------------------
 
 # "2026-01-31T12:00:00.123Z" or "01/31/2026 12:00:00"
-STAMP = re.compile(
+STAMP = compile_on_use(
     rb"(?P<date>20\d\d-\d\d-\d\d|\d\d/\d\d/20\d\d)[T ](?P<time>\d\d:\d\d:\d\d)"
     rb"(?:[.,](?P<part>\d{1,6}))?(?:Z|[+-]00:?00)?"
 )

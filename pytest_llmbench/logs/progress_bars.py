@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.scan import REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import NAN, RecordOrigin, StepRecord
 
@@ -15,10 +16,10 @@ BEGIN = b"[00:00<?, ?it/s]"
 """Text of a bar when it is first drawn, and in no other drawing."""
 
 # "| 61/100 [02:00<": steps done, total, then hours, minutes and seconds
-BAR = re.compile(
+BAR = compile_on_use(
     rb"\| *(\d{1,15})/(\d{1,15}) \[(?=\d)(?:(?:(\d{1,6}):)?(\d\d):(\d\d)<)?"
 )
-NOTHING_DONE = re.compile(rb"\| *0/(\d{1,15}) \Z")
+NOTHING_DONE = compile_on_use(rb"\| *0/(\d{1,15}) \Z")
 
 
 class Bar(NamedTuple):

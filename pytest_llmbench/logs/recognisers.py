@@ -20,6 +20,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
 from pytest_llmbench.core.log_records import CheckpointAction, EndingCode, StatedField
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.printed_settings import Form, Setting, compile_pattern
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import NOT_FINITE
@@ -125,7 +126,7 @@ AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
 NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
 
 # Words in lines that name another run: the source of weights or data.
-OTHER_RUN = re.compile(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
+OTHER_RUN = compile_on_use(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
 
 # Sizes of GPU memories in GB. They differ by more than the values that different
 # drivers report for the same GPU.
@@ -1477,7 +1478,7 @@ ENDING_MARKERS = (
 
 
 # Every line that states an ending contains one of these texts.
-ANY_ENDING = re.compile(
+ANY_ENDING = compile_on_use(
     b"|".join(
         re.escape(marker) for marker in dict.fromkeys(row.marker for row in ENDINGS)
     )

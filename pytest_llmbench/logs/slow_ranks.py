@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import Quote
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.scan import Hit, find_line_begin, find_markers, iterate_chunks
 from pytest_llmbench.logs.step_records import find_line_stop, make_printable
 
@@ -37,21 +38,21 @@ SEARCHED_BYTES = 2000
 SLOW_SCORE = 0.9
 
 # "Rank=3, Node=n1, Score=0.72"
-_SCORE = re.compile(
+_SCORE = compile_on_use(
     rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:\.\d{1,9})?)"
 )
 # "MnEtpt/Rnk: 391.2TF/3 | MxEtpt/Rnk: 420.5TF/0": lowest and highest throughput
-_THROUGHPUT = re.compile(
+_THROUGHPUT = compile_on_use(
     rb"MnEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)(?:TF)?/\d{1,7}\b.{0,99}?MxEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)"
 )
 
 # The table of DeepSpeed's `log_summary(show_straggler=True)`. It contains for each
 # message size the time of the fastest rank in all calls, and how much longer this rank
 # waited for the slowest.
-_EFFECT = re.compile(
+_EFFECT = compile_on_use(
     rb"Message Size +Count +Total comm lat\(ms\) +Total straggler\(ms\)"
 )
-_EFFECT_ROW = re.compile(
+_EFFECT_ROW = compile_on_use(
     rb"^ +([\d.]+ [KMGT]?B) +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ *\r?$",
     re.MULTILINE,
 )
@@ -63,16 +64,16 @@ _SUBJECT = (
     rb"|\bgpus?\b\W{0,4}\d{1,7}\b(?! (?:gpus|ranks|of)))"
 )
 # "straggler detected: rank 3", "stragglers: 3" or "node n7 is a straggler"
-_STRAGGLER = re.compile(
+_STRAGGLER = compile_on_use(
     rb"(?i)(?<![\w-])stragglers?(?![\w-])(?:[^\r\n]{0,200}%b|(?: nodes?| ranks?)?[ :]{1,4}%b)"
     rb"|%b[^\r\n]{0,60}(?<![\w-])stragglers?(?![\w-])" % (_SUBJECT, _NUMBERED, _SUBJECT)
 )
 # "slowest rank: 3"
-_SLOW_RANK = re.compile(
+_SLOW_RANK = compile_on_use(
     rb"(?i)(?<![\w-])slow(?:est)? (?:global )?(?:ranks?|nodes?|gpus?|workers?)\b[^\r\n]{0,40}\d"
 )
 # "no stragglers found", or "straggler detection enabled"
-_DENIAL = re.compile(
+_DENIAL = compile_on_use(
     rb"(?i)\b(?:no|not|without|0|zero)\b[^\r\n]{0,30}(?:straggl|slow)|(?:straggl|slow)[^\r\n]{0,40}(?:\bnone\b|\bno\b|\bnot\b"
     rb"|: ?(?:0\b|\[\]|\{\})|enabled|disabled|threshold|interval)"
 )

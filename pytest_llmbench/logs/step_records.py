@@ -18,31 +18,32 @@ from pytest_llmbench.core.log_records import (
     ProgressRecord,
     Quote,
 )
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.scan import REACH_BACK, Hit
 
 NAN = math.nan
 # A NaN or infinity, as frameworks print it.
 NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
-BAD_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
+BAD_NUMBER = compile_on_use(rb"-?%b" % NOT_FINITE)
 
-LINE_BREAK = re.compile(rb"[\r\n]")
+LINE_BREAK = compile_on_use(rb"[\r\n]")
 # The content of a page of a file that was never written. The text before it and after
 # it belongs to different records.
 HOLE = b"\x00"
 
 DIGITS = b"0123456789"
 
-COLOUR = re.compile(rb"\x1b\[[\d;]*m")
-ESCAPE_CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
+COLOUR = compile_on_use(rb"\x1b\[[\d;]*m")
+ESCAPE_CODES = compile_on_use(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
 # The digits before and after the code may belong to different numbers.
-CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % ESCAPE_CODES.pattern)
+CODE_IN_NUMBER = compile_on_use(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % ESCAPE_CODES.pattern)
 
-TASK = re.compile(rb"[ \t\r]*(\d{1,9}): ")  # "9: "
-ROLE = re.compile(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")  # "train/0 "
-RANK = re.compile(rb"\[((?:rank|default)\d{1,9})\]")  # "[default3]"
-PROCESS = re.compile(rb"\b(pid=\d{1,9})\b")  # "(worker pid=4112)"
+TASK = compile_on_use(rb"[ \t\r]*(\d{1,9}): ")  # "9: "
+ROLE = compile_on_use(rb"([A-Za-z][\w.-]{0,99}/\d{1,9}) ")  # "train/0 "
+RANK = compile_on_use(rb"\[((?:rank|default)\d{1,9})\]")  # "[default3]"
+PROCESS = compile_on_use(rb"\b(pid=\d{1,9})\b")  # "(worker pid=4112)"
 # Every label contains a match of this; most lines without labels do not.
-LABEL_HINT = re.compile(rb"/\d|\[[dr]|\d: |pid=")
+LABEL_HINT = compile_on_use(rb"/\d|\[[dr]|\d: |pid=")
 
 
 class RecordOrigin(NamedTuple):

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.metric_definitions import list_rows
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.text import GLUE, WIDTH, count_columns
 from pytest_llmbench.core.text import wrap as wrap_text
 from pytest_llmbench.report import job_text as jobs
@@ -43,10 +44,10 @@ LONGEST_ENVIRONMENT = 200
 MOST_NOTES = 5
 """Maximum number of notes in a message."""
 
-COPIED = re.compile(r"`(pytest [^`]+)`")
+COPIED = compile_on_use(r"`(pytest [^`]+)`")
 """Matches a pytest command that users copy from a text."""
 
-COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
+COMMAND = compile_on_use(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
 """Matches positions at which GitHub Actions would recognise a workflow command:
 `::error::`, `##[error]`."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.describe_outcome import (
     COUNTING,
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 SESSION = "session"
 """The suite of the test case that reports problems of the session."""
 
-ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+ILLEGAL = compile_on_use(
+    "[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
+)
 """Matches characters that XML 1.0 forbids, control characters, and carriage returns,
 which XML readers convert to line feeds."""
 

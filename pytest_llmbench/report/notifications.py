@@ -7,12 +7,12 @@ message is made from the document of `--llmb-json`.
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_llmbench.core.formatting import clip, format_seconds
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import list_last_good
@@ -66,7 +66,7 @@ HEAD = "| verdict | configuration | step time | difference | MFU % | why | next 
 SECTIONS = ("red", "only reported", "inconclusive", "passed")
 """The sections of a job summary, in their order."""
 
-MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
+MARKUP = compile_on_use(r"[\\`*_\[\]|~#<>&!$@:]")
 """Matches characters with a meaning in GitHub's Markdown."""
 
 

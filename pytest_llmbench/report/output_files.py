@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.userfile import find_descriptor, is_stream, path_exists
 
 END_BYTES = 1 << 18
@@ -30,31 +31,33 @@ class FileKind(NamedTuple):
 # Each pattern below has an example of the text that it matches.
 JUNIT = FileKind(  # `<?xml version="1.0"?><testsuites `
     "JUnit report",
-    re.compile(
+    compile_on_use(
         rb"\A\s*+(?:<\?xml[^>]*\?>\s*+)?(?:<!--(?:(?!-->).)*-->\s*+)*<testsuites?[\s>/]",
         re.DOTALL,
     ),
 )
 HTML = FileKind(  # `<!DOCTYPE html>...<title>Nightly - llmbench</title>`
     "HTML report of llmbench",
-    re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL),
+    compile_on_use(
+        rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL
+    ),
 )
 JSON = FileKind(  # `{"schema": 1, "version":`
     "JSON document of llmbench",
-    re.compile(rb'\A\s*\{\s*"schema"\s*:\s*\d+,\s*"version"\s*:'),
+    compile_on_use(rb'\A\s*\{\s*"schema"\s*:\s*\d+,\s*"version"\s*:'),
 )
 # CSV: `number,...`, or without rows `""`; JSON: `[{"number"`, or without rows `[]`;
 # Parquet: `PAR1...number...log_fingerprints`, or without rows `PAR1..."columns": []`.
 EXPORT = FileKind(
     "export of a history",
-    re.compile(
+    compile_on_use(
         rb'\A(?:number,|(?:"")?\s*\Z|\[\s*\]\s*\Z|(?:\[\s*)?\{\s*"number"'
         rb'|PAR1(?:(?=.*number).*log_fingerprints|.*"columns": \[\]))',
         re.DOTALL,
     ),
 )
-TRACE = FileKind("saved NCCL trace", re.compile(rb'\A\s*\{\s*"llmbench_nccl"\s*:'))
-NEW = FileKind("new file", re.compile(rb"(?!)"))
+TRACE = FileKind("saved NCCL trace", compile_on_use(rb'\A\s*\{\s*"llmbench_nccl"\s*:'))
+NEW = FileKind("new file", compile_on_use(rb"(?!)"))
 """A file that must not replace any existing file."""
 
 REPORTS = {"--llmb-junit": JUNIT, "--llmb-json": JSON, "--llmb-html": HTML}

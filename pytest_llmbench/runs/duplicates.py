@@ -22,6 +22,7 @@ from msgspec import structs
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.log_records import Steps, stack_column
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import (
     LONGEST_QUEUE,
     Clock,
@@ -47,11 +48,11 @@ CLOCK_SKEW = timedelta(days=1)
 WRITTEN_TOGETHER = timedelta(seconds=2)
 
 # Names of logs written by launchers: such a job existed even if it made no step.
-LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
+LAUNCHED = compile_on_use(r"log-|slurm-|(combined|stdout)\.log$")
 
 # Folders in which tools store process output: W&B's and SwanLab's folders, and
 # torchrun's `--log-dir`.
-TRACKED = re.compile(
+TRACKED = compile_on_use(
     r"/(?:wandb|swanlog)/[^/]+/(?:.*/)?[^/]+\Z|/attempt_\d+/\d+/std(?:out|err)\.log\Z"
 )
 
@@ -71,7 +72,7 @@ BEGUN_TOGETHER = timedelta(minutes=10)
 SAME_PACE = 0.005
 
 # Names with a node are excluded: these may be tests of each node.
-_OF_PROCESS = re.compile(
+_OF_PROCESS = compile_on_use(
     r"(?:rank|worker|workerlog|proc|process)[-_.]?#", re.IGNORECASE
 )
 

@@ -7,7 +7,6 @@ samples of a file are read: its beginning, middle and end.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -15,6 +14,7 @@ from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import UnnamedFiles
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.sources.stores import Stores
@@ -36,7 +36,7 @@ MANY, FEW = 64, 8
 # Limit of files without steps to examine in a folder.
 MOST_EXAMINED = 1000
 
-_NUMBER = re.compile(r"[0-9a-f]{8,}|\d+")
+_NUMBER = compile_on_use(r"[0-9a-f]{8,}|\d+")
 
 
 class UnnamedChoice(Struct, frozen=True):

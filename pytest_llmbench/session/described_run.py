@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from pytest_llmbench.core.baseline_records import Parallelism
 from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.runs.discover.run_facts import (
     BATCH_OF_STEPS,
@@ -47,7 +48,7 @@ _SUFFIXES = {
     "fp8_recipe: mxfp8": "mx",
     "fp8_recipe: blockwise": "sc",
 }
-_SIZE = re.compile(
+_SIZE = compile_on_use(
     r"(?:^|[_/ -])(\d+(?:\.\d+)?[bmt](?:[_-]a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b)(?=$|[_/ .-])"
 )
 _PARALLELISM_FIELDS = {
@@ -57,13 +58,13 @@ _PARALLELISM_FIELDS = {
     "expert": "ep",
     "data": "dp",
 }
-_PARALLEL_SIZE = re.compile(
+_PARALLEL_SIZE = compile_on_use(
     r"(tensor|pipeline|context|expert|data)[-_ ](?:model[-_ ])?parallel[-_ ]size: (\d{1,7})"
 )
-_PARALLEL_AXIS = re.compile(
+_PARALLEL_AXIS = compile_on_use(
     r"(?<![a-z_])(pp|cp|tp|ep|etp|dp_replicate|dp_shard)=(\d{1,7})"
 )
-_GENERIC_WORDS = re.compile(
+_GENERIC_WORDS = compile_on_use(
     r"(?:logs?|outs?|outputs?|results?|runs?|train(?:ing)?|trainer|experiments?|slurm|stdout|stderr|jobs?|main|test|nemo"
     r"|data|tmp|night|day|version|attempt|default|pretrain(?:ing)?|model|file|console|txt|err|rank"
     r"|tensorboard|tb|events?|tfevents|lightning|metrics|state|logging)+"
@@ -71,7 +72,7 @@ _GENERIC_WORDS = re.compile(
 
 
 # The wildcards of a path pattern, including the separators in a timestamp.
-_WILDCARDS = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
+_WILDCARDS = compile_on_use(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
 
 
 class StatedNames(Struct, frozen=True):

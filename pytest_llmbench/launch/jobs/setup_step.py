@@ -6,7 +6,6 @@ interrupted step leaves nothing to continue.
 
 from __future__ import annotations
 
-import re
 import secrets
 import shlex
 import shutil
@@ -37,6 +36,7 @@ from pytest_llmbench.core.job_records import (
     Phase,
     Purpose,
 )
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
 from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs.watch import Limits, Watch
@@ -76,14 +76,14 @@ GRACE_SECONDS = 10.0  # between asking a process to end and killing it
 
 # pip exits with 0 despite these lines, and the recipes' documents call them harmless
 RESOLVER = "pip's dependency resolver does not currently take into account"
-HARMLESS = re.compile(
+HARMLESS = compile_on_use(
     rf"{RESOLVER}|This behaviour is the source of the following|tritonclient \S+ requires urllib3"
 )
 # `torch 2.8.0 requires numpy<2, but you have numpy 2.1.0 which is incompatible.`
-CONFLICT = re.compile(r"^\S+ \S+ requires .+ but you have .+ which is incompatible")
+CONFLICT = compile_on_use(r"^\S+ \S+ requires .+ but you have .+ which is incompatible")
 
 # `GPU_TYPE=h100`, before the program of a command
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+_ASSIGNMENT = compile_on_use(r"[A-Za-z_]\w*=")
 
 
 def build_setup_step(

@@ -17,6 +17,7 @@ from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.option import EXPECTED_NODES, NODES
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -34,8 +35,10 @@ from pytest_llmbench.core.yamlfile import (
 
 LLMB_RUN_FILE = "cluster_config.yaml"
 
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_WORKLOAD = re.compile(r"(?:pretrain|pretraining|finetune|finetuning|inference)_(.+)")
+_REFERENCE = compile_on_use(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_WORKLOAD = compile_on_use(
+    r"(?:pretrain|pretraining|finetune|finetuning|inference)_(.+)"
+)
 
 
 def _expect_text(expected: str, pattern: str) -> Text:

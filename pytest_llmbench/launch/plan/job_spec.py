@@ -26,6 +26,7 @@ from pytest_llmbench.core.job_records import (
     Pairs,
     Purpose,
 )
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.plan import fit
 from pytest_llmbench.launch.plan.cluster_file import fill_references
@@ -63,10 +64,10 @@ MAX_IMAGE_CHARACTERS = 200
 # process with a longer string (MAX_ARG_STRLEN)
 MAX_VARIABLE_BYTES = 131_072
 
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_VARIABLE_NAME = compile_on_use(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # `{{` and `}}` (a literal brace), `{account}`, `$STAGE_PATH` and `${STAGE_PATH}`
-_PLACEHOLDER = re.compile(
+_PLACEHOLDER = compile_on_use(
     r"(?P<brace>\{\{|\}\})|\{(?P<placeholder>\w+)\}|\$(?:(?P<plain>\w+)|\{(?P<braced>\w+)\})",
     re.ASCII,
 )
@@ -74,7 +75,9 @@ _PLACEHOLDER = re.compile(
 _OPTIONAL_PLACEHOLDERS = ("account", "partition")
 
 # the placeholders of a log path that are unknown before the job was submitted
-_LATER_PLACEHOLDER = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
+_LATER_PLACEHOLDER = compile_on_use(
+    r"\{(?:experiment|timestamp|job|restart|checkpoint)\}"
+)
 
 
 class JobInputs(Struct, frozen=True):

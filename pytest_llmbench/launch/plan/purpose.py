@@ -21,6 +21,7 @@ from pytest_llmbench.core.job_records import (
     Profiling,
     Purpose,
 )
+from pytest_llmbench.core.patterns import compile_on_use
 
 # the settings of --llmb-profile
 EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
@@ -30,7 +31,7 @@ PROFILE_SETTINGS = (*STEP_SETTINGS, "ranks", *FLAG_SETTINGS)
 
 # the variables that configure profiles in any release, such as PROFILE_START_STEP and
 # RUN_CONF_PROFILE_RANKS
-PROFILE_VARIABLE = re.compile(
+PROFILE_VARIABLE = compile_on_use(
     r"(?:RUN_CONF_)?PROFILE_(?:START_STEP|STOP_STEP|RANKS|GPU_METRICS|CPU)"
 )
 

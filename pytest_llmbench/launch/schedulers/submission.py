@@ -17,6 +17,7 @@ from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.job_records import Job, SubmissionState
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.job_secrets import WITHHELD, has_unknown_secrets, redact
 from pytest_llmbench.launch.schedulers import process
@@ -36,11 +37,11 @@ MAYBE = "it may have been submitted: "  # prefix of an UNCERTAIN job's problem
 SUPERSEDED = "its submission came to nothing, and another job took its place"
 
 # colours (`ESC[31m`), titles (`ESC]0;...BEL`), and the carriage return of a CRLF
-_ESCAPE = re.compile(
+_ESCAPE = compile_on_use(
     r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)"
 )
 # the frames that newer launchers draw around errors
-_BOX = re.compile("[\u2500-\u257f]+")
+_BOX = compile_on_use("[\u2500-\u257f]+")
 
 
 class SchedulerAway(LaunchError):  # noqa: N818 (a temporary state of the cluster)

@@ -12,13 +12,13 @@ While it trains, Trainer prints progress records without step and time:
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ProgressRecord
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.progress_bars import Bar, list_bars
 from pytest_llmbench.logs.scan import REACH_BACK
 from pytest_llmbench.logs.step_records import (
@@ -37,35 +37,35 @@ from pytest_llmbench.logs.step_records import (
 
 RESUMING = b"ing training from "
 # The word around it is `Continuing` up to Trainer 4.x, `Resuming` from 5.0 on.
-WORD = re.compile(rb"(?:Continu|(Resum))\Z")
+WORD = compile_on_use(rb"(?:Continu|(Resum))\Z")
 # "Continuing training from global step 1500" (up to 4.x)
 # "Resuming training from checkpoint with epoch 3 and global step 1500" (from 5.0 on)
-RESUMED = re.compile(
+RESUMED = compile_on_use(
     RESUMING
     + rb"(checkpoint with epoch \d{1,9} and )?global step (\d{1,15})[ \t]*[\r\n]"
 )
 # "  Total optimization steps = 1,875"
-PLANNED = re.compile(
+PLANNED = compile_on_use(
     rb"Total optimization steps = (\d{1,15}(?:,\d{3}){0,4})[ \t]*[\r\n]"
 )
 # "'train_runtime': 2577.7505," or "\"epoch\": \"3\"}": quote, name, value, separator
-FIELD = re.compile(
+FIELD = compile_on_use(
     rb"\s*(['\"])([A-Za-z][ !#-&(-z|~]{0,99})\1: ('[^'\r\n]{0,99}'|\"[^\"\r\n]{0,99}\"|[^\s,{}'\"]{1,40})\s*([,}])"
 )
-FINITE = re.compile(rb"\d{1,18}(?:\.\d{1,40})?(?:e[+-]\d\d)?")
-NUMBER = re.compile(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))
+FINITE = compile_on_use(rb"\d{1,18}(?:\.\d{1,40})?(?:e[+-]\d\d)?")
+NUMBER = compile_on_use(rb"-?(?:%b|%b)" % (FINITE.pattern, NOT_FINITE))
 QUOTES = b"'\""
 # The step of the record: before the time in trainer_state.json, after it in ms-swift.
-STEP_BEFORE = re.compile(rb"\{[^{}]*?\"step\": (\d{1,15}),[^{}]*\Z")
-LOSS_BEFORE = re.compile(rb"\{[^{}]*?\"train_loss\": ([^\s,]{1,40}),[^{}]*\Z")
+STEP_BEFORE = compile_on_use(rb"\{[^{}]*?\"step\": (\d{1,15}),[^{}]*\Z")
+LOSS_BEFORE = compile_on_use(rb"\{[^{}]*?\"train_loss\": ([^\s,]{1,40}),[^{}]*\Z")
 STEP_AFTER = b"global_step/max_steps"  # its value: '500/1000'
-STEP_OF = re.compile(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
+STEP_OF = compile_on_use(rb"['\"](\d{1,15})/(\d{1,15})['\"]")
 
 RUNTIME, RATE, LOSS = b"train_runtime", b"train_steps_per_second", b"train_loss"
 SAMPLES, TOKENS = b"train_samples_per_second", b"train_tokens_per_second"
 # The tokens of the run so far, in Trainer and in TRL.
 SEEN = (b"num_input_tokens_seen", b"num_tokens")
-SEEN_PRINTED = re.compile(
+SEEN_PRINTED = compile_on_use(
     rb"'(?:num_input_tokens_seen|num_tokens)': '?(\d{1,18}(?:\.\d{1,9})?(?:e\+\d\d)?)'?(?:,|\Z)"
 )
 # The units to which Trainer rounds numbers. Newer versions print the rounded number as
@@ -93,21 +93,21 @@ FEW_SKIPPED, SKIPPED_SHARE = 2.0, 0.005
 LEARNING_RATE = b"'learning_rate': "
 LEARNING_RATE_OF_STATE = b'"learning_rate": '
 
-EPOCH_BEFORE = re.compile(rb"\{[^{}]*?\"epoch\": (\d{1,9}(?:\.\d{1,40})?),[^{}]*\Z")
+EPOCH_BEFORE = compile_on_use(rb"\{[^{}]*?\"epoch\": (\d{1,9}(?:\.\d{1,40})?),[^{}]*\Z")
 # Trainer rounds epochs to two decimals, or more.
 EPOCH_UNIT = 0.01
-EPOCH = re.compile(rb"'epoch': ('?\d{1,9}(?:\.\d{1,40})?)\b")
+EPOCH = compile_on_use(rb"'epoch': ('?\d{1,9}(?:\.\d{1,40})?)\b")
 
 # A number; newer versions print it quoted.
 VALUE = rb"'?(-?(?:\d{1,18}(?:\.\d{1,40})?(?:e[+-]?\d{1,3})?|%b))'?" % NOT_FINITE
-BEFORE = re.compile(
+BEFORE = compile_on_use(
     rb"\{'loss': %b, (?:[^{}\r\n]*?'grad_norm': %b, )?[^{}\r\n]*\Z" % (VALUE, VALUE)
 )
-AFTER = re.compile(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
+AFTER = compile_on_use(rb"'learning_rate': %b[,}]([^{}\r\n]*)" % VALUE)
 PROGRESS = (b"loss", b"grad_norm", b"learning_rate")
 # Keys that occur only in training on rewards or preferences.
-REWARD_NAMES = re.compile(rb"(?:rewards?(?:_std)?|objective|logps)(?:/|\Z)")
-REWARDS = re.compile(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
+REWARD_NAMES = compile_on_use(rb"(?:rewards?(?:_std)?|objective|logps)(?:/|\Z)")
+REWARDS = compile_on_use(rb"'(?:rewards?(?:_std)?|objective|logps)['/]")
 
 # The mean of all losses may be this share of the mean of the printed losses, which are
 # rounded, minus half a unit.

@@ -14,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
@@ -41,10 +42,10 @@ from pytest_llmbench.logs.step_records import (
 MARKER = b"completed step: "
 
 SECONDS = rb"\d{1,15}+\.\d{3,9}+"
-HEAD = re.compile(
+HEAD = compile_on_use(
     rb"completed step: (\d{1,15}+), seconds: (-?(?:%b|%b))," % (SECONDS, NOT_FINITE)
 )
-CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
+CUT_HEAD = compile_on_use(rb"completed step: (?:\d|$)")
 
 # JAX dispatches a step and returns. Until its queue is full, MaxText prints how long
 # the dispatch took: `seconds: 0.319` in step 1 of a run with steps of 5.66 s. Such
@@ -58,7 +59,7 @@ LOSS = b"loss"
 # They do not determine the batch size: the sequence length is unknown, and padding
 # lowers them.
 TARGETS = b"total_weights"
-LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
+LOSS_PRINTED = compile_on_use(rb", loss: (-?\d{1,18}\.\d{3})")
 # Prefix of the steps in which the batch size still grows. Their batch is not the
 # configured one.
 RAMP_UP = b"[Rampup Batch Size Phase], "
@@ -73,7 +74,7 @@ FIELDS = FieldTable(
     PrintedField(b"grad_norm", "grad_norm", EXPONENT),
     PrintedField(TARGETS, "targets", rb"\d{1,15}+(?:\.\d{1,9}+)?", required=False),
 )
-TARGETS_PRINTED = re.compile(
+TARGETS_PRINTED = compile_on_use(
     rb", total_weights: (%b)(?=,)" % FIELDS.by_name[TARGETS].finite
 )
 NUMBERS = {

@@ -18,6 +18,7 @@ from functools import cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.clock import find_format
 from pytest_llmbench.logs.dialect_reader import (
     INNER_REACH,
@@ -53,25 +54,25 @@ from pytest_llmbench.logs.step_records import (
 
 # The step number is padded to eight characters. A record in which it fills all eight
 # without a separating blank is truncated.
-HEAD = re.compile(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
+HEAD = compile_on_use(rb"iteration {2,9}(\d{1,15})/ *(\d{1,15}) ?\|")
 # "iteration        3/" at the end of a text
-CUT_HEAD = re.compile(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
+CUT_HEAD = compile_on_use(rb"iteration {2,9}\d{1,15}/[ \d]*\Z")
 ELAPSED = b"elapsed time per iteration ("
 # "iteration (ms): 32208.7": the marker `iteration ` within the time of a record
-TIME_FIELD = re.compile(rb"iteration \(m?s\): *\d")
+TIME_FIELD = compile_on_use(rb"iteration \(m?s\): *\d")
 BEFORE_TIME_FIELD = b"elapsed time per "
-HEAD_BEGIN = re.compile(rb"iteration {2,9}\d")
+HEAD_BEGIN = compile_on_use(rb"iteration {2,9}\d")
 
 # "[2025-04-11 14:48:45] " or "[2026-01-01 00:00:00.123456] " right before a record
 STAMP_TIME = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,6})?"
-STAMP = re.compile(rb"\[(%b)\] *\Z" % STAMP_TIME)
+STAMP = compile_on_use(rb"\[(%b)\] *\Z" % STAMP_TIME)
 STAMP_REACH = 40
 
 # A value: "32208.7", "1.258695E+01", "nan"; the first of "37.1/36.9" (instant/average).
-NUMBER = re.compile(
+NUMBER = compile_on_use(
     rb"(-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?|%b))(?:/[^/|]+)?" % NOT_FINITE
 )
-NAME = re.compile(rb"[\w ()/.,%-]{1,99}")
+NAME = compile_on_use(rb"[\w ()/.,%-]{1,99}")
 
 SAMPLES = b"consumed samples:"
 MILLISECONDS = b"elapsed time per iteration (ms)"
@@ -86,7 +87,7 @@ BATCH = b"global batch size"
 TFLOPS = (b"throughput per GPU (TFLOP/s/GPU)", b"TFLOPs")
 # GPT-NeoX selects the unit by the size of the number: `37.3TFLOPS`.
 APPROXIMATE = b"approx flops per GPU"
-WITH_LETTERS = re.compile(rb"(\d{1,18}\.\d{1,9})([A-Z]{1,9})")
+WITH_LETTERS = compile_on_use(rb"(\d{1,18}\.\d{1,9})([A-Z]{1,9})")
 TOKENS = (b"tokens per GPU (tokens/s/GPU)", b"tokens per gpu per second (tgs)")
 RATE = b"learning rate"
 CONSUMED = b"consumed samples"
@@ -95,7 +96,7 @@ SAMPLES_RATE = b"samples per second"
 # Optional fields.
 EXTRA = frozenset({RATE, CONSUMED, CONSUMED_TOKENS, SAMPLES_RATE})
 # GPT-NeoX prints it before the step: "samples/sec: 12.345 | iteration ...".
-RATE_BEFORE = re.compile(rb"samples/sec: (\d{1,9}\.\d{1,9}) \| \Z")
+RATE_BEFORE = compile_on_use(rb"samples/sec: (\d{1,9}\.\d{1,9}) \| \Z")
 RATE_REACH = 40
 BAR = b" | "
 NUMBERS = frozenset(
@@ -118,11 +119,11 @@ READ = NUMBERS | EXTRA | {APPROXIMATE}
 # The step number of a record that prints none.
 UNNUMBERED = 0
 
-STEP_TIME = re.compile(
+STEP_TIME = compile_on_use(
     rb"Step Time : (-?(?:\d{1,15}\.\d{1,9}|%b))s GPU utilization: (-?(?:\d{1,15}\.\d{1,9}|%b)) ?(?:MODEL_)?TFLOP/s/GPU"
     % (NOT_FINITE, NOT_FINITE)
 )
-CUT_STEP_TIME = re.compile(rb"Step Time : (?:-?\d|\Z)")
+CUT_STEP_TIME = compile_on_use(rb"Step Time : (?:-?\d|\Z)")
 
 
 def read_step(
@@ -378,7 +379,7 @@ FINITE = rb"-?\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]\d{1,3})?"
 
 # Numbers like 128, 7392.7 and 1.258695E+01.
 SHAPES = tuple(
-    re.compile(pattern)
+    compile_on_use(pattern)
     for pattern in (
         rb"\d{1,18}",
         rb"\d{1,18}\.\d{1,18}",

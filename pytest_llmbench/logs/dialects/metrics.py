@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.clock import count_usual_gap
 from pytest_llmbench.logs.sources.metric_files import (
     METRIC_NAMES,
@@ -34,7 +34,7 @@ from pytest_llmbench.logs.step_records import (
 
 # "llmb scalar: 2/15 1774532589.120000 0.53 iteration-time": step, total, stamp, value,
 # name
-LINE = re.compile(
+LINE = compile_on_use(
     rb"llmb scalar: (\d{1,15})/(\d{0,15}) (\S{1,40}) (-?(?:\d\S{0,39}|nan|inf)) ([ -~]{1,100})"
 )
 

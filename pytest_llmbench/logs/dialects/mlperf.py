@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.step_records import (
     NAN,
     RecordOrigin,
@@ -28,7 +28,7 @@ from pytest_llmbench.logs.step_records import (
 )
 
 MARKER = b":::MLLOG "
-KEY = re.compile(rb'[^\r\n]{0,200}?"key": ?"([a-z_]{1,60})"')
+KEY = compile_on_use(rb'[^\r\n]{0,200}?"key": ?"([a-z_]{1,60})"')
 DECODER = json.JSONDecoder()
 # No count of samples or tokens is larger; a float represents all of them exactly.
 LARGEST = 10**15

@@ -17,6 +17,7 @@ from functools import cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
@@ -56,18 +57,18 @@ BAR_BEGIN = (
     rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
 )
 # "Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ...]"
-BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
-BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
+BAR = compile_on_use(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
+BAR_HEAD = compile_on_use(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 # "DLL 2025-06-11 05:14:49.562847 - 0 ": time stamp and step
-DLL = re.compile(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
+DLL = compile_on_use(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
 # "49", "49.00" or, rounded, "1.5e+3"
-WHOLE = re.compile(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
+WHOLE = compile_on_use(rb"\d{1,15}(?:\.0{1,9})?|\d(?:\.\d{1,2})?e\+\d{1,2}")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{1,3}+)?"
 # Bars pad short values: `nan.0`.
-PADDED = re.compile(rb"(-?%b)\.0" % NOT_FINITE)
+PADDED = compile_on_use(rb"(-?%b)\.0" % NOT_FINITE)
 
 # "global_step=1.5e+3"
-ROUNDED_STEP = re.compile(rb"global_step=[^e]*+e")
+ROUNDED_STEP = compile_on_use(rb"global_step=[^e]*+e")
 
 TIME = b"train_step_timing in s"
 STEP = b"global_step"
@@ -76,8 +77,8 @@ SAMPLES = b"consumed_samples"
 NORM = b"grad_norm"
 RATE = b"lr"
 VALIDATION = b"val_loss"
-BAD_RESULT = re.compile(rb"val_loss : -?%b *\Z" % NOT_FINITE)
-BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
+BAD_RESULT = compile_on_use(rb"val_loss : -?%b *\Z" % NOT_FINITE)
+BAD_VALIDATION = compile_on_use(rb"val_loss=-?%b" % NOT_FINITE)
 
 
 def _parse_consumed(samples: bytes) -> float:

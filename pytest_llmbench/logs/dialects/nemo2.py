@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from operator import sub
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
@@ -44,21 +45,23 @@ MARKER = b"Training epoch "
 DIGITS = 4
 
 # "Training epoch 0, iteration 49/49 | ": epoch, iteration, last iteration
-HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
-CUT_HEAD = re.compile(rb"Training epoch \d+(?:, |$)")
-STEP = re.compile(rb"\d{1,15}+")
+HEAD = compile_on_use(
+    rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| "
+)
+CUT_HEAD = compile_on_use(rb"Training epoch \d+(?:, |$)")
+STEP = compile_on_use(rb"\d{1,15}+")
 FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
 # A number of samples with at most this many digits is exact as a float.
 MAX_EXACT_DIGITS = 15
-SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % MAX_EXACT_DIGITS)
+SAMPLES_PRINTED = compile_on_use(rb"\d{1,%d}+(?:\.0{1,9}+)?" % MAX_EXACT_DIGITS)
 OTHER = rb"[^|\r\n\x00\x1b]*"
 # The next line, if it begins with the rest of a number: ".39 | consumed_samples: 512".
-NUMBER_END = re.compile(
+NUMBER_END = compile_on_use(
     rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)"
 )
 # A log in which no line matches this has no line that matches NUMBER_END. One search of
 # the log takes a tenth of the time of matching the lines below each record.
-ANY_NUMBER_END = re.compile(
+ANY_NUMBER_END = compile_on_use(
     rb"\n(?![ \t]*$)[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t]*$)",
     re.MULTILINE,
 )
@@ -71,7 +74,7 @@ STEP_NAME = b"global_step"
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
 # Printed in every step from the first validation on.
 VALIDATION = b"val_loss"
-BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
+BAD_VALIDATION = compile_on_use(rb"val_loss: -?%b" % NOT_FINITE)
 
 
 def _parse_samples(printed: bytes) -> float:

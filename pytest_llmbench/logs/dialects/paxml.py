@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.step_records import (
     NOT_FINITE,
     RecordOrigin,
@@ -27,14 +27,14 @@ LOOP = b"Starting training loop"
 LOSS = b"step_i: "
 END = b"Elapsed time for <_main>"
 
-SECONDS = re.compile(
+SECONDS = compile_on_use(
     rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE
 )
 # "Model initial global_step=300", after BEFORE_FIRST
-FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
+FIRST = compile_on_use(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
 BEFORE_FIRST = b"Model "
 # "step_i: 100, training loss: 2.5"
-PRINTED_LOSS = re.compile(
+PRINTED_LOSS = compile_on_use(
     rb"step_i: \d{1,15}, train(?:ing)? loss: (-?(?:\d{1,18}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?|%b))[ \t,]*[\r\n]"
     % NOT_FINITE
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy, deepcopy
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import DropReason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.rounding import refine_units
 from pytest_llmbench.logs import clock, printed_times
 from pytest_llmbench.logs.dialect_reader import DialectReader
@@ -49,19 +49,19 @@ from pytest_llmbench.logs.step_records import (
 )
 
 # A colour code within a number.
-COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
+COLOURED_NUMBER = compile_on_use(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
 
 # "500", "1,500" or "500.0"
-COUNT = re.compile(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
+COUNT = compile_on_use(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
 # Follows a count that is printed as a float.
-POINT_ZERO = re.compile(rb"\.0{1,9}(?![\d.])")
+POINT_ZERO = compile_on_use(rb"\.0{1,9}(?![\d.])")
 # "12.5", "1,234.5", ".5", "1.2e-05", "nan"
-NUMBER = re.compile(
+NUMBER = compile_on_use(
     rb"[+-]?(?:(?:\d{1,18}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?"
     rb"|[+-]?(?i:nan|inf(?:inity)?)"
 )
 # The number in "12.5ms" or "1.99K/s"; the letters may also be a micro sign.
-BARE = re.compile(
+BARE = compile_on_use(
     rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)"
 )
 # Times that a line prints as one number.
@@ -77,17 +77,19 @@ OPTIONAL = ("throughput", "learning_rate", "step_tokens", "target_tokens", CONSU
 ABSENT = frozenset((b"", b"-", b"--", b"n/a", b"na", b"none", b"null"))
 
 # The end of the text before a number that began earlier: "12" before "34", "1e-", "-".
-STARTS_EARLIER = re.compile(rb"(?:\d|\d[eE][+-]?|(?<![A-Za-z_])\.|(?:\A|[^\w)\]-])-)\Z")
+STARTS_EARLIER = compile_on_use(
+    rb"(?:\d|\d[eE][+-]?|(?<![A-Za-z_])\.|(?:\A|[^\w)\]-])-)\Z"
+)
 # The continuation of a number, or the label of another process whose line is inserted.
-CONTINUES = re.compile(rb"\d|\.\d|[eE][+-]?\d|\[(?:rank|default)\d")
+CONTINUES = compile_on_use(rb"\d|\.\d|[eE][+-]?\d|\[(?:rank|default)\d")
 # "1," before "234", or ",234" after "1": thousands separators.
-THOUSANDS_BEFORE = re.compile(rb"\d,\Z")
-THOUSANDS = re.compile(rb",\d{3}(?!\d)")
-THREE_DIGITS = re.compile(rb"\d{3}(?!\d)")
+THOUSANDS_BEFORE = compile_on_use(rb"\d,\Z")
+THOUSANDS = compile_on_use(rb",\d{3}(?!\d)")
+THREE_DIGITS = compile_on_use(rb"\d{3}(?!\d)")
 # The end of a truncated line, after which a number may continue: "", ".5", "e-".
-MAY_CONTINUE = re.compile(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
+MAY_CONTINUE = compile_on_use(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
 # A line that only contains the end of a number.
-NUMBER_END_BELOW = re.compile(
+NUMBER_END_BELOW = compile_on_use(
     rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z)"
 )
 

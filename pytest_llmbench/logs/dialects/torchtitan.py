@@ -12,6 +12,7 @@ from functools import cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason, PauseKind
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs import clock
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
@@ -41,29 +42,29 @@ from pytest_llmbench.logs.step_records import (
 STEP = b"step: "
 # The gaps between more lines than this show the log interval.
 FEWEST_LINES = 3
-HEAD = re.compile(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
+HEAD = compile_on_use(rb"(?<!\w)step: {1,9}(\d{1,15})  ")
 VALIDATION = b"validate "
 # Prefix of another kind of step: `validate step: 13000`, `evaluation:  step: 5`.
-LOOK_ALIKE = re.compile(rb"\w:? {1,2}\Z")
+LOOK_ALIKE = compile_on_use(rb"\w:? {1,2}\Z")
 
 # "loss:  5.97670  "
-FIELD = re.compile(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
-NUMBER = re.compile(rb"-?(?:\d{1,18}\.\d{1,9}|%b)" % NOT_FINITE)
-BAD_LOSS = re.compile(rb"loss: {1,19}-?%b(?!\w)" % NOT_FINITE)
+FIELD = compile_on_use(rb"([A-Za-z]\w{0,39}): {1,19}(\S{1,99})  ")
+NUMBER = compile_on_use(rb"-?(?:\d{1,18}\.\d{1,9}|%b)" % NOT_FINITE)
+BAD_LOSS = compile_on_use(rb"loss: {1,19}-?%b(?!\w)" % NOT_FINITE)
 # "28.18GiB(89.87%)"
-MEMORY = re.compile(rb"(\d{1,9}\.\d\d)GiB\(\d{1,9}\.\d\d%\)")
+MEMORY = compile_on_use(rb"(\d{1,9}\.\d\d)GiB\(\d{1,9}\.\d\d%\)")
 # "tps: 2,110  tflops: 127.60  mfu: 4.11%"
-RATES = re.compile(
+RATES = compile_on_use(
     rb"tps: (\d[\d,]{0,23})  (?:tflops: (\d[\d,]{0,23}\.\d\d|%b)  )?mfu: (?:[\d,]{1,24}\.\d\d%%|N/A)"
     % NOT_FINITE
 )
-CUT_RATES = re.compile(rb"tps: \d[\d,]*  (?:tflops|mfu): ")
+CUT_RATES = compile_on_use(rb"tps: \d[\d,]*  (?:tflops|mfu): ")
 
 RATES_LENGTH = 256
 
 # --- of a line that is read by columns
 RATE_NAMES = (b"tps", b"tflops", b"mfu")
-NAME = re.compile(rb"([A-Za-z]\w{0,39}): ")
+NAME = compile_on_use(rb"([A-Za-z]\w{0,39}): ")
 CODE = rb"\x1b\[[\d;]{0,20}+m"
 # up to three: nested alternatives are matched faster than a repetition
 CODES = rb"(?:%b(?:%b(?:%b|)|)|)" % (CODE, CODE, CODE)
@@ -72,7 +73,7 @@ MFU = rb"mfu: (?:[\d,]{1,24}\.\d\d%|N/A)"
 STAMP_FIELDS = rb"(20(?<![\dm]20)\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - "
 
 # "2025-06-11 05:14:49,562 - root - INFO - ", right before a step
-STAMP = re.compile(
+STAMP = compile_on_use(
     rb"(?<!\d)(20\d\d-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}) - [\w.]{1,99} - [A-Z]{1,9} - \Z"
 )
 # Steps print no time: it is derived from the stamps of two lines, which have a

@@ -10,10 +10,10 @@ LLaMA-Factory and ms-swift write them:
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs import clock
 from pytest_llmbench.logs.dialects.huggingface import (
     NUMBER,
@@ -35,12 +35,12 @@ from pytest_llmbench.logs.step_records import (
 )
 
 CURRENT, TOTAL, BOTH = b"current_steps", b"total_steps", b"global_step/max_steps"
-STEPS = re.compile(rb"(\d{1,15})/(\d{1,15})")
-COUNT = re.compile(rb"\d{1,15}")
+STEPS = compile_on_use(rb"(\d{1,15})/(\d{1,15})")
+COUNT = compile_on_use(rb"\d{1,15}")
 # "0:00:32" or "1 day, 2:03:04"
-CLOCK = re.compile(rb"(?:(\d{1,5}) days?, )?(\d{1,5}):([0-5]\d):([0-5]\d)")
+CLOCK = compile_on_use(rb"(?:(\d{1,5}) days?, )?(\d{1,5}):([0-5]\d):([0-5]\d)")
 # "51s" or "1d 2h 3m 4s"
-WORDS = re.compile(rb"(?:(\d{1,5})d )?(?:(\d{1,5})h )?(?:(\d{1,5})m )?(\d{1,5})s")
+WORDS = compile_on_use(rb"(?:(\d{1,5})d )?(?:(\d{1,5})h )?(?:(\d{1,5})m )?(\d{1,5})s")
 ELAPSED = b"elapsed_time"
 RATE, TIME = b"train_speed(iter/s)", b"train_speed(s/it)"
 GIB = 2**30

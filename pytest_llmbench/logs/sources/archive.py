@@ -12,6 +12,7 @@ from msgspec import Struct, field
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import TRIALS_FILE
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.listing import Listing
 from pytest_llmbench.logs.sources.tar import (
@@ -23,7 +24,7 @@ from pytest_llmbench.logs.sources.tar import (
 )
 
 # Names of archives that are opened when found in a folder.
-NAME = re.compile(
+NAME = compile_on_use(
     r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL
 )
 
@@ -51,7 +52,7 @@ _METADATA = (".yaml", ".yml", SCRIPT, TRIALS_FILE)
 
 # A launch's folder has a time in its name. It is listed even if it contains no file,
 # since its log is missing then.
-_LAUNCH = re.compile(r"\d{8}")
+_LAUNCH = compile_on_use(r"\d{8}")
 
 Notes = list[tuple[Path, str]]
 

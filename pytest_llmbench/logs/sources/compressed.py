@@ -6,7 +6,6 @@ The first bytes determine the compression; the name does not matter.
 from __future__ import annotations
 
 import os
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.sources.files import BLOCK, RATIO, UNSUSPECTED, slice_blocks
 from pytest_llmbench.logs.sources.metric_files import (
     EVENTS_HEAD,
@@ -42,7 +42,7 @@ WINDOW = 1 << WINDOW_LOG
 HEAD = EVENTS_HEAD
 
 # One group per compression, named after it.
-MAGIC = re.compile(
+MAGIC = compile_on_use(
     rb"(?P<gzip>\x1f\x8b)"
     # a frame, or a skippable frame, with which pzstd begins
     rb"|(?P<zstd>\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)"

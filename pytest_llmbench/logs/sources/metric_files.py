@@ -18,6 +18,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Protocol
 
+from pytest_llmbench.core.patterns import compile_on_use
+
 
 class MetricKind(StrEnum):
     """The meaning of a value."""
@@ -101,7 +103,9 @@ STEP_TIMES = tuple(name for name, kind in METRIC_NAMES.items() if kind in _TIMES
 
 # The beginning of an event file: the length of the first record, its checksum, the time
 # and the version.
-EVENTS = re.compile(rb"[\x18-\xff]\0{7}.{4}\x09.{8}\x1a\x0dbrain\.Event:2", re.DOTALL)
+EVENTS = compile_on_use(
+    rb"[\x18-\xff]\0{7}.{4}\x09.{8}\x1a\x0dbrain\.Event:2", re.DOTALL
+)
 EVENTS_HEAD = 36
 
 # Size limit of the first line of a table, in bytes.
@@ -124,7 +128,7 @@ TOTAL = "train_iters"
 STEP = "step"
 # The time of a row, in seconds since 1970, which W&B writes in each row.
 TIMESTAMP = "_timestamp"
-ARGUMENT = re.compile(r"[a-z][a-z0-9_]{0,60}")
+ARGUMENT = compile_on_use(r"[a-z][a-z0-9_]{0,60}")
 LARGEST_STEP = 10**15
 
 

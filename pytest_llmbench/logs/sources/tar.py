@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.patterns import compile_on_use
 
 BLOCK = 512
 FILE, FOLDER, HARD_LINK, LINK = "file", "folder", "hard link", "symbolic link"
@@ -40,8 +41,8 @@ KINDS = {
 DATALESS = frozenset({HARD_LINK, LINK, "device", FOLDER, "FIFO", "label"})
 
 # "30 mtime=1774532589.123456789\n", up to the value
-_RECORD = re.compile(rb"(\d{1,9}) ([^=]{1,255})=")
-_OCTAL = re.compile(rb"[0-7]+")
+_RECORD = compile_on_use(rb"(\d{1,9}) ([^=]{1,255})=")
+_OCTAL = compile_on_use(rb"[0-7]+")
 
 
 class Header(Struct, frozen=True):

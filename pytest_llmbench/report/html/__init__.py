@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.report import explain
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, list_advice
@@ -75,7 +76,7 @@ TEMPLATES = Path(__file__).parent
 
 SUCCESS = SessionEnding(0)
 
-CODE = re.compile(r"`([^`]+)`|(--llmb-[a-z-]+(?:=[^\s;,]+)?)")
+CODE = compile_on_use(r"`([^`]+)`|(--llmb-[a-z-]+(?:=[^\s;,]+)?)")
 """Matches a command or an option in a text of this package."""
 
 TITLES = {"fp8 speedup": "FP8 speed-up"}

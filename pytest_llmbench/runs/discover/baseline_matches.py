@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Baseline, Key, Recipe
 from pytest_llmbench.core.errors import did_you_mean
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.runs.discover.names import RECIPES
 
@@ -29,7 +30,7 @@ _MTP_LAYERS |= dict.fromkeys(
     ("qwen3_30b_a3b", "qwen3_235b_a22b", "nemotron_3_nano"), "0"
 )
 
-_FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
+_FRAMEWORK = compile_on_use(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
 
 class Claim(Struct, frozen=True):

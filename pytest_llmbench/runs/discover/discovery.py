@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import (
     AttemptFiles,
     Clock,
@@ -74,8 +74,8 @@ from pytest_llmbench.runs.layouts.folder_layouts import (
 )
 from pytest_llmbench.runs.layouts.metadata import NO_METADATA, Metadata, read_metadata
 
-_UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
-_NUMBER = re.compile(r"\d+")
+_UNPRINTABLE = compile_on_use(r"[^\w./+~=,@-]+")
+_NUMBER = compile_on_use(r"\d+")
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import RunFiles
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 from pytest_llmbench.runs.layouts.metadata import Metadata
 
 # `profile_8g_1234_0_3.nsys-rep`: the documented form, with the job id 1234.
-_REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
-_NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
+_REPORT_JOB = compile_on_use(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
+_NUMBER = compile_on_use(r"(?<!\d)\d+(?!\d)")
 
 # A number of at least this many digits in a report's name can be matched with job ids.
 # A shorter number may be a size or a rank, unless the name has the documented form.

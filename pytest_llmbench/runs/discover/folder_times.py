@@ -6,24 +6,26 @@ time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import Clock, StartCandidate
 
 # Epoch seconds of the years 2014 to 2033, optionally with milliseconds or nanoseconds.
-_EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
+_EPOCH = compile_on_use(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
 _DATE_AND_TIME = (
     # `2026-03-02_03-12-45`, `20260302T031245Z`
-    re.compile(
+    compile_on_use(
         r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_T ](\d\d)[-:_.h]?(\d\d)[-:_.m]?(\d\d)(?:\.\d+)?(Z|UTC)?(?!\d)"
     ),
     # `2026030203`, `20260302031245`
-    re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)?)?(Z|UTC)?(?!\d)"),
+    compile_on_use(
+        r"(?<!\d)(20\d\d)(\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)?)?(Z|UTC)?(?!\d)"
+    ),
 )
-_DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
+_DAY = compile_on_use(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
 
 
 def read_start(experiment: Sequence[str]) -> StartCandidate | None:

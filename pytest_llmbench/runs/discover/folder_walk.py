@@ -14,6 +14,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.userfile import links_to_ancestor
 from pytest_llmbench.logs.sources.archive import SCRIPT
 from pytest_llmbench.logs.sources.listing import FolderEntry, describe_limit
@@ -59,7 +60,7 @@ KEPT = (
 READ_ENDS = (*LOGS, ".gz")
 
 # Renamed logs (`.out.lz4`, `.out.1`, `.out.bak`): not read, but reported.
-RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
+RENAMED = compile_on_use(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
 
 # Limit of folders to read; so many take a minute and half a gigabyte of memory.
 MOST_FOLDERS = 1_000_000

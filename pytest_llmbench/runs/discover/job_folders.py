@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from pytest_llmbench.core.log_records import VARIANT_MARK
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import AttemptFiles, LoglessJob
 from pytest_llmbench.logs.sources.stores import has_archive_name
 from pytest_llmbench.runs.discover import names
@@ -31,7 +32,7 @@ from pytest_llmbench.runs.layouts.folder_layouts import Layout, find_layout
 from pytest_llmbench.runs.layouts.metadata import FILE_NAME
 
 # `slurm-1234.out`, `slurm-1234_5.out` of a job array
-_SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
+_SLURM = compile_on_use(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
 _SKIPPED = {
     "sbatch_": "the launcher's duplicate of a job's output",
     "nsys_": "a profiler's output",
@@ -39,9 +40,9 @@ _SKIPPED = {
     "prepare_": "a preparation, no training",
 }
 # `sbatch_x.out`, `log-import_ckpt.out`, `log-team-team.prepare_x_12_0.out`
-_SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
+_SKIPPED_LOG = compile_on_use(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
 # the task of a launched training: `log-team-team.pretrain_x.out`
-_TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
+_TRAINING = compile_on_use(rf"\.(?:{names.TYPE})_")
 # files of a framework next to its log
 _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
 NOT_READ = "not read: not named like a log; give the file's own path to read it"
@@ -49,8 +50,8 @@ LONE_ERROR = "standard error without a log next to it"
 # logs of a local executor, best first
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 # in the name of a renamed log, followed by another suffix
-_RENAMED_SUFFIX = re.compile(r"\.(?:out|log)(?=\.)")
-_SEPARATOR = re.compile(r"[-_.]")
+_RENAMED_SUFFIX = compile_on_use(r"\.(?:out|log)(?=\.)")
+_SEPARATOR = compile_on_use(r"[-_.]")
 
 
 class JobDraft(Struct):

@@ -5,18 +5,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
+
+from pytest_llmbench.core.patterns import compile_on_use
 
 # Most informative kind first; event files next to those of Hugging Face's Trainer
 # contain no step times.
 _KINDS = (
-    re.compile(r"trainer_log\.jsonl"),
-    re.compile(r"logging\.jsonl"),
-    re.compile(r"trainer_state\.json"),
-    re.compile(r"events\.out\.tfevents\.(?!.*\.profile-empty).+"),
-    re.compile(r"metrics\.csv"),
-    re.compile(r"(?:metrics|training)\.jsonl"),
+    compile_on_use(r"trainer_log\.jsonl"),
+    compile_on_use(r"logging\.jsonl"),
+    compile_on_use(r"trainer_state\.json"),
+    compile_on_use(r"events\.out\.tfevents\.(?!.*\.profile-empty).+"),
+    compile_on_use(r"metrics\.csv"),
+    compile_on_use(r"(?:metrics|training)\.jsonl"),
 )
 _EVENTS = "events.out.tfevents."
 _ENDS = (".jsonl", ".json", ".csv")

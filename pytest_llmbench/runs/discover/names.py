@@ -14,6 +14,8 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from pytest_llmbench.core.patterns import compile_on_use
+
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
 SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"
 PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
@@ -24,38 +26,38 @@ LONGEST_NAME = 255
 """
 
 # `pretrain_` after a separator: `team-team.pretrain_grok1_314b_bf16_256`
-_TYPE_WORD = re.compile(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _FLAGS)
+_TYPE_WORD = compile_on_use(rf"(?:^|(?<=[-_. ]))(?:{TYPE})_", _FLAGS)
 # `pretrain_grok1_314b_bf16_256`, `llama3_8b-proxy_long_fp8_cs_gpus64_tp2`
-_EXPERIMENT = re.compile(
+_EXPERIMENT = compile_on_use(
     rf"(?:(?P<type>{TYPE})_)?(?P<recipe>.+?)_(?P<size>{SIZE})(?P<proxy>[-_]proxy)?"
     rf"(?:_(?P<variant>.+?))?_(?P<dtype>{PRECISION})(?P<rest>(?:_.*)?)",
     _FLAGS,
 )
 # Experiments of models without a size, recognised by the type and the GPU count:
 # `pretrain_mixtral_bf16_gpus64`.
-_UNSIZED = re.compile(
+_UNSIZED = compile_on_use(
     rf"(?P<type>{TYPE})_(?P<recipe>[a-z][a-z0-9_.]*?)_(?P<dtype>{PRECISION})(?P<rest>(?:_[^_]+)?_gpus\d+(?:_.*)?)",
     _FLAGS,
 )
 # `pretrain_grok1`
-_WORKLOAD = re.compile(rf"(?P<type>{TYPE})_(?P<recipe>.+)", _FLAGS)
+_WORKLOAD = compile_on_use(rf"(?P<type>{TYPE})_(?P<recipe>.+)", _FLAGS)
 # `nemotron4_15b_16_1234_0`: 16 GPUs, job 1234, attempt 0
-_SIZE_THEN_GPUS = re.compile(
+_SIZE_THEN_GPUS = compile_on_use(
     rf"(?P<recipe>.+?)_(?P<size>{SIZE})_(?P<gpus>\d+)(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?",
     _FLAGS,
 )
 # `grok1-256_314b_1234`: 256 GPUs, job 1234
-_GPUS_THEN_SIZE = re.compile(
+_GPUS_THEN_SIZE = compile_on_use(
     rf"(?P<recipe>[^_]+)-(?P<gpus>\d+)_(?P<size>{SIZE})(?:_(?P<job>\d+))?(?:_(?P<attempt>\d+))?",
     _FLAGS,
 )
 # `log-mine_1234_0`
-_JOB_AND_ATTEMPT = re.compile(
+_JOB_AND_ATTEMPT = compile_on_use(
     r"(?P<base>.*?)_(?P<job>\d+)(?:_(?P<attempt>\d+))?", re.DOTALL
 )
 # Megatron-Bridge of 2025 has no GPU count: the job follows the precision, as in
 # `log-llama3_8b_llm_pretrain_fp8_cs_1234_0`.
-_UNCOUNTED = re.compile(
+_UNCOUNTED = compile_on_use(
     rf"(?P<base>.+_llm_(?:{TYPE})_{PRECISION}(?:_[a-z]{{2}})?)_(?P<job>\d+)_(?P<attempt>\d+)",
     _FLAGS,
 )
@@ -68,34 +70,34 @@ RECIPES = {
     "sc": ("fp8_sc", "fp8sc"),
 }
 # `tp4`, `mbs1`
-_SETTING = re.compile(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _FLAGS)
+_SETTING = compile_on_use(r"(tp|pp|cp|ep|etp|dp|vp|fsdp|mbs|gbs|ga)(\d+)", _FLAGS)
 # Sequence length in tokens: `seq4096`, `seqlen8192`, `ctx8k`.
-_SEQUENCE = re.compile(
+_SEQUENCE = compile_on_use(
     r"(?:seq(?:uence)?|ctx|context)(?:[-]?len(?:gth)?)?[-]?(\d{3,}|\d+(?=k))(k?)",
     _FLAGS,
 )
-_TASK = re.compile(TYPE, re.IGNORECASE)
+_TASK = compile_on_use(TYPE, re.IGNORECASE)
 # `gpus64`, `64gpus`, `64g`; `nodes8`, `8n`
-_GPUS = re.compile(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _FLAGS)
-_NODES = re.compile(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _FLAGS)
+_GPUS = compile_on_use(r"gpus?(\d+)|(\d+)(?:gpus?|g)", _FLAGS)
+_NODES = compile_on_use(r"nodes?(\d+)|(\d+)(?:nodes?|n)", _FLAGS)
 # epoch seconds or nanoseconds
-_STAMP = re.compile(r"\d{10}|\d{19}")
+_STAMP = compile_on_use(r"\d{10}|\d{19}")
 # `log-x_12_0.out`, `slurm-12_3.out`
-_LAUNCHED = re.compile(r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out", _FLAGS)
-_COMPRESSED = re.compile(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _FLAGS)
+_LAUNCHED = compile_on_use(r"log-.+\.(?:out|log)|slurm-\d+(?:[_+]\d+)?\.out", _FLAGS)
+_COMPRESSED = compile_on_use(r"(.+\.(?:out|log|err))\.(?:gz|zst|xz|bz2)", _FLAGS)
 # A job id, optionally with a restart, or a timestamp, at the end of a name.
-_NUMBERS = re.compile(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
+_NUMBERS = compile_on_use(r"_[0-9]{5,}(?:_[0-9]+)?\Z")
 # Suffixes of log names; the last is GPT-NeoX's.
 _LOG_ENDS = (".out", ".log", "_stdout.txt")
-_RESULT = re.compile(r"result_\d{1,4}\.txt")  # a log by MLPerf's rules
+_RESULT = compile_on_use(r"result_\d{1,4}\.txt")  # a log by MLPerf's rules
 # Names of the two output streams of a job by PBS and Grid Engine (`train.o1234`), and of
 # the output of a process by launchers and shells (`workerlog.0`, `nohup-train`).
-_BATCH_OUTPUT = re.compile(r".+\.(?P<stream>[oe])(?P<job>\d+(?:[.-]\d+)?)", _FLAGS)
-_OUTPUT_WORD = re.compile(
+_BATCH_OUTPUT = compile_on_use(r".+\.(?P<stream>[oe])(?P<job>\d+(?:[.-]\d+)?)", _FLAGS)
+_OUTPUT_WORD = compile_on_use(
     r"(?<![a-z])(?:stdout|stderr|nohup|workerlog\.\d+\Z)(?![a-z])", re.IGNORECASE
 )
 # A file suffix. Names without a suffix, or with a number or date instead, may be logs.
-_SUFFIX = re.compile(r"[a-z]{1,12}\d?")
+_SUFFIX = compile_on_use(r"[a-z]{1,12}\d?")
 _OUTPUT_SUFFIXES = (
     "stdout",
     "stderr",
@@ -108,22 +110,22 @@ _OUTPUT_SUFFIXES = (
     "er",
     "err",
 )
-_LOG_WORD = re.compile(
+_LOG_WORD = compile_on_use(
     r"(?<![a-z])(?:logs?|out|output|err|error|console|stdout|stderr|nohup)(?![a-z])"
 )
-_DOCUMENT = re.compile(
+_DOCUMENT = compile_on_use(
     r"(?:read[-_]?me|notes?|todo|licen[cs]e|copying|change(?:s|log)|authors|contributing|makefile|dockerfile|manifest|"
     r"version|requirements|core)(?![a-z])"
 )
 # `workerlog.0`, `train-rank3.txt`
-_RANK = re.compile(
+_RANK = compile_on_use(
     r"(.*(?<![a-z])(?:workerlog|rank|worker|proc|process|node|host|device)[-_.]?)(\d{1,6})(.*)",
     _FLAGS,
 )
 _PACKED = (".gz", ".zst", ".xz", ".bz2")
-_PROFILED = re.compile(r"_nsys(?:_\d+)*$", re.IGNORECASE)
-_TRACED = re.compile(r"nccl[-_]?trace", re.IGNORECASE)
-_GPU_TYPE = re.compile(GPU, re.IGNORECASE)
+_PROFILED = compile_on_use(r"_nsys(?:_\d+)*$", re.IGNORECASE)
+_TRACED = compile_on_use(r"nccl[-_]?trace", re.IGNORECASE)
+_GPU_TYPE = compile_on_use(GPU, re.IGNORECASE)
 # Size of the caches: the names of a run's folders and files are parsed a dozen times.
 _CACHE_SIZE = 4096
 _SETTING_FIELDS = {

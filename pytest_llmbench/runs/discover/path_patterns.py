@@ -12,32 +12,33 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.runs.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.runs.discover.names import strip_compression
 
 # `0312`, `03:12`, `03-12-45`
 _TIME = r"[0-2]\d[-_:.h]?[0-5]\d(?:[-_:.m]?[0-5]\d)?"
 # `2026-03-02`, `20260302_0312`
-_DATE = re.compile(
+_DATE = compile_on_use(
     rf"(?<!\d)(?:19|20)\d\d([-_.]?)[01]\d\1[0-3]\d(?:[-_T. ]+{_TIME})?(?!\d)"
 )
 # `Mar02_03-12-45` (TensorBoard); a host name may follow
-_MONTH = re.compile(
+_MONTH = compile_on_use(
     rf"(?<![A-Za-z])(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)([0-3]\d[-_]{_TIME})(?!\d)"
 )
 # Words before a job number, and words that count runs: Lightning's `version_3`,
 # MLPerf's `result_2.txt`. `trial` and `seed` are excluded: they distinguish the
 # configurations of a study. If only such a number distinguishes configurations, their
 # runs match one pattern, and recording them fails if their times disagree.
-_OF_JOB = re.compile(
+_OF_JOB = compile_on_use(
     r"(?<![a-z])(?:job|jobid|slurm|pid|night|day)[-_.]?\d+(?![\da-z])", re.IGNORECASE
 )
-_OF_RUN = re.compile(
+_OF_RUN = compile_on_use(
     r"(?<![a-z])(?:run|version|result|attempt|restart)[-_.]?\d+(?![\da-z])",
     re.IGNORECASE,
 )
 # A number of a job or node, not adjacent to letters: `70b` may be a size.
-_LONG = re.compile(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
+_LONG = compile_on_use(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
 _ROUND = (64, 1000)
 """Divisors of sizes: a vocabulary, a sequence length, a number of steps."""
 
@@ -46,7 +47,7 @@ _NEVER_SIZE_DIGITS = 8
 
 # A shorter job number, in names of files and folders. Sizes of that length are round or
 # adjacent to a word; 72 GPUs are a rack.
-_SHORT = re.compile(r"(?<![A-Za-z\d])(?<!\d\.)\d{4,5}(?![A-Za-z\d])")
+_SHORT = compile_on_use(r"(?<![A-Za-z\d])(?<!\d\.)\d{4,5}(?![A-Za-z\d])")
 _SHORT_ROUND = (64, 72, 100)
 _SIZE_WORDS = frozenset(
     (
@@ -131,20 +132,20 @@ _SIZE_WORDS = frozenset(
 _EPOCH_DIGITS = (10, 13, 19)
 # path components that may contain the job number: the log and two folders
 NEAREST = 3
-_WORD_BEFORE = re.compile(r"([A-Za-z]+)[-_.=]*\Z")
-_WORD_AFTER = re.compile(r"[-_.]*([A-Za-z]+)")
-_DIGITS = re.compile(r"\d+")
+_WORD_BEFORE = compile_on_use(r"([A-Za-z]+)[-_.=]*\Z")
+_WORD_AFTER = compile_on_use(r"[-_.]*([A-Za-z]+)")
+_DIGITS = compile_on_use(r"\d+")
 # Random characters that experiment trackers append to a time.
-_RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
+_RANDOM = compile_on_use(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
 # The job number in the output names of PBS and Grid Engine.
-_OUTPUT = re.compile(r"(?<=\.[oe])\d+(?:[.-]\d+)?\Z")
+_OUTPUT = compile_on_use(r"(?<=\.[oe])\d+(?:[.-]\d+)?\Z")
 _EVENTS = "events.out.tfevents."
 # torchrun's `--log-dir` contains a folder for each launch, with a random suffix and
 # with `attempt_0/<rank>/` in it.
 # `none_x3k9q2ab` before `attempt_0`
-_LAUNCH = re.compile(r"(.*_)[a-z0-9_]{8}", re.DOTALL)
-_ATTEMPT = re.compile(r"attempt_\d+")
-_UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
+_LAUNCH = compile_on_use(r"(.*_)[a-z0-9_]{8}", re.DOTALL)
+_ATTEMPT = compile_on_use(r"attempt_\d+")
+_UUID = compile_on_use(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 def generalise(text: str, job_id: str = "") -> str:

@@ -8,7 +8,6 @@ side only is no contradiction: it may depend on log levels and framework version
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -18,12 +17,13 @@ from msgspec.structs import replace
 from pytest_llmbench.core.baseline_records import Baseline, Recipe
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.log_records import ParsedLog, Segment, StatedField
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import RunFiles
 from pytest_llmbench.runs.discover.evidence import CERTAIN_DIGITS
 from pytest_llmbench.runs.discover.path_patterns import generalise, matches
 
-_DIGITS = re.compile(r"\d+")
+_DIGITS = compile_on_use(r"\d+")
 
 STEPS = "steps"
 BATCH_OF_STEPS = "batch of the steps"

@@ -13,21 +13,22 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 
 # at the end of a name: `25.05`, `release-24.11.1`, `25.05-nccl-trace`
-_RELEASE = re.compile(
+_RELEASE = compile_on_use(
     r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE
 )
 # a whole name: `v25.05`, `llmb-25.05.04`
-_RELEASE_FOLDER = re.compile(
+_RELEASE_FOLDER = compile_on_use(
     r"(?:v|llmb[-_]|release[-_]|gsw[-_])?(\d\d\.\d\d(?:\.\d+)*)", re.IGNORECASE
 )
-_PRECISION = re.compile(names.PRECISION, re.IGNORECASE)
-_SIZE = re.compile(names.SIZE, re.IGNORECASE)
-_GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
+_PRECISION = compile_on_use(names.PRECISION, re.IGNORECASE)
+_SIZE = compile_on_use(names.SIZE, re.IGNORECASE)
+_GPU_WORD = compile_on_use(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
 
 
 class Layout(Struct, frozen=True):

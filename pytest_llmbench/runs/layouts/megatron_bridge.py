@@ -18,6 +18,7 @@ from pytest_llmbench.core.baseline_records import MEGATRON_BRIDGE, Recipe
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.log_records import ParsedLog, StatedField
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import Hint, RunFiles
 from pytest_llmbench.logs.sources.archive import SCRIPT
 from pytest_llmbench.logs.sources.listing import FolderEntry
@@ -56,20 +57,20 @@ ALIASES = {
 _MODELS_BY_LETTERS = {name.replace("_", ""): name for name in LAYERS} | ALIASES
 
 # `pretrain_llama3_8b_`; the tokens of the name follow
-_NAME = re.compile(
+_NAME = compile_on_use(
     rf"(?:^|[._-])(?:(?P<task>pretrain|sft|lora|peft)_)?(?P<model>{'|'.join(sorted(LAYERS, key=len, reverse=True))})_",
     re.IGNORECASE,
 )
-_DTYPE = re.compile(r"bf16|nvfp4|mxfp8|fp8(?:cs|mx|sc|ds)?", re.IGNORECASE)
+_DTYPE = compile_on_use(r"bf16|nvfp4|mxfp8|fp8(?:cs|mx|sc|ds)?", re.IGNORECASE)
 _TASKS = {"pretrain": "pretrain", "sft": "sft", "lora": "lora", "peft": "lora"}
 # tokens without a fact: `llm`, a job id, `gpus` of a truncated name, `tpNone`
-_IGNORED_TOKEN = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
+_IGNORED_TOKEN = compile_on_use(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
 TRUNCATED_LENGTHS = (33, 37)
 """Lengths to which DGX Cloud and Kubeflow truncate names: a final number is incomplete.
 """
 
 # `nemo:25.11.01`, `nemo-v26.04.rc3`
-_CONTAINER = re.compile(
+_CONTAINER = compile_on_use(
     r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?(?:[.-]?(?:rc|alpha|beta)\w*)?)(?!\d)"
 )
 
@@ -381,9 +382,9 @@ def _read_metadata(run: RunFiles) -> Iterator[Hint]:
 
 
 # `megatron-bridge 25.11.00`
-_BRIDGE_VERSION = re.compile(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)")
+_BRIDGE_VERSION = compile_on_use(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)")
 # `--container-image nvcr.io#nvidia/nemo:25.11`
-_IMAGE_ARGUMENT = re.compile(r"--container[-_]image[\"' =]+([^\s\"']+)")
+_IMAGE_ARGUMENT = compile_on_use(r"--container[-_]image[\"' =]+([^\s\"']+)")
 
 
 def _read_containers(run: RunFiles, companions: Companions) -> Iterator[Hint]:
@@ -403,16 +404,16 @@ def _read_containers(run: RunFiles, companions: Companions) -> Iterator[Hint]:
             yield Hint("release", tag, "the submitted script")
 
 
-_NUMBER = re.compile(r"[1-9]\d{0,8}")
-_COUNT = re.compile(r"\d{1,9}|None|null")
+_NUMBER = compile_on_use(r"[1-9]\d{0,8}")
+_COUNT = compile_on_use(r"\d{1,9}|None|null")
 _ARGUMENTS = (
-    ("gpu", re.compile(names.GPU, re.IGNORECASE), ("gpu", "g")),
+    ("gpu", compile_on_use(names.GPU, re.IGNORECASE), ("gpu", "g")),
     (
         "dtype",
-        re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"),
+        compile_on_use(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"),
         ("compute_dtype", "c"),
     ),
-    ("task", re.compile("|".join(_TASKS)), ("task",)),
+    ("task", compile_on_use("|".join(_TASKS)), ("task",)),
     ("gpus", _NUMBER, ("num_gpus", "ng")),
     (
         "global_batch_size",
@@ -450,7 +451,7 @@ _ARGUMENTS = (
     ),
     (
         "fsdp",
-        re.compile(r"(?i:true|false)"),
+        compile_on_use(r"(?i:true|false)"),
         ("use_megatron_fsdp", "ddp.use_megatron_fsdp"),
     ),
 )
@@ -467,7 +468,7 @@ _FIELD_BY_SETTING = {
 }
 # Arguments with leading dashes, and configuration settings without: `--num_gpus 64`,
 # `-ng=64`, `model.seq_length=8192`.
-_STATED = re.compile(
+_STATED = compile_on_use(
     r"(?<!\S)[\"']?(?:-{1,2}|\+{0,2}(?=(?:model|train|ddp)\.\w+=))([\w.]+)[\"']?[ =]+[\"']?([\w.]+)"
 )
 

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LogError
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.logs.sources.stores import Stores
 
@@ -34,7 +35,7 @@ LONGEST = 200
 # Limit of characters of other values, which appear in ids and messages.
 LONGEST_VALUE = 1000
 # `llmb-config_1234.yaml`: job 1234
-FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
+FILE_NAME = compile_on_use(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
 
 # section and key of each field
 _TEXT_FIELDS = {
@@ -56,7 +57,7 @@ _SECTIONS = (
     "job_config",
 )
 # `version`, `fw_version`, `nemo_commit`
-_VERSION = re.compile(r"(?:.*_)?(?:version|commit)")
+_VERSION = compile_on_use(r"(?:.*_)?(?:version|commit)")
 _EXCLUDING_VARIABLES = {
     "ENABLE_PROFILE": Reason.PROFILED,
     "ENABLE_NCCLTRACE": Reason.TRACED,
@@ -71,7 +72,7 @@ _EMPTY = ("", "null", "none", "~")
 # A value that YAML takes as it is printed, a quoted value, or an empty collection.
 _SCALAR = r"([\w./][\w./#+@=,%~:-]*(?<!:)|'[ -&(-~]*'|\{\}|\[\])"
 # `key: value`, `key:` or `- value`, as launchers write them.
-_SIMPLE_LINE = re.compile(
+_SIMPLE_LINE = compile_on_use(
     rf"^( *)(?:([A-Za-z_]\w{{0,99}}):(?: {_SCALAR})?|- {_SCALAR})$",
     re.ASCII | re.MULTILINE,
 )

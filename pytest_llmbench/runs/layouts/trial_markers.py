@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from stat import S_ISREG
@@ -18,6 +17,7 @@ from msgspec import Struct, field
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover.names import strip_compression
 
@@ -33,7 +33,7 @@ LARGEST_BYTES = 1 << 24
 CLOCKS_DIFFER = 3600.0
 
 # `TOKEN TIME` at the start of a job, `TOKEN TIME JOB` once its job id is known
-_ENTRY = re.compile(r"(?P<token>[!-~]+) (?P<time>\d+)(?: (?P<job>[!-~]+))?")
+_ENTRY = compile_on_use(r"(?P<token>[!-~]+) (?P<time>\d+)(?: (?P<job>[!-~]+))?")
 
 FIRST_TIME = 10**9
 """Smallest valid time, in 2001 (seconds since the epoch).

@@ -19,6 +19,7 @@ from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.gpus import LARGEST_MEMORY_GB, read_gpu_type
 from pytest_llmbench.core.log_records import Segment, StatedField, Statement, Steps
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.rounding import find_last_unit, refine_units
 from pytest_llmbench.core.run_records import Note, Problem, Run
@@ -69,19 +70,19 @@ WORK = {
 """The units of the observed work of a step, for messages."""
 POWER_LIMIT = "power_limit"  # key in the environment of a run
 SAME_POWER = 0.01  # relative tolerance: drivers round power limits
-NUMBER = re.compile(r"\d+(?:\.\d+)?")  # matches 700.00 in "700.00 W"
+NUMBER = compile_on_use(r"\d+(?:\.\d+)?")  # matches 700.00 in "700.00 W"
 
 NEGATION = "not "  # prefix of a precision that the run does not have
 
 # matches "_8b_" in "llama3_8b_fp8", "-70B" at the end of "Llama-3-70B"
-SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
+SIZE = compile_on_use(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
 # matches "pretrain_llama3_8b_bf16", "pretraining_qwen3_30b_a3b_perf_fp8": model and dtype
-EXPERIMENT = re.compile(
+EXPERIMENT = compile_on_use(
     r"pretrain(?:ing)?_(?P<model>.+?_\d+(?:\.\d+)?[bmt](?:_a\d+b)?)(?:_[^_]+)??_"
     r"(?P<dtype>(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2})(?:[^a-z0-9]|$)",
     re.IGNORECASE,
 )
-FAMILY = re.compile(
+FAMILY = compile_on_use(
     r"(llama|gemma|mistral|mixtral|gpt|qwen|deepseek|nemotron|grok|kimi)[-_]?v?(\d+(?:\.\d+)?)?(?![a-z0-9])",
     re.IGNORECASE,
 )

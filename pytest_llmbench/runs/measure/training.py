@@ -9,7 +9,6 @@ level.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.log_records import StatedField, Steps
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.robust import NORMAL, compute_median
 from pytest_llmbench.core.run_records import Note, Problem, Run
 from pytest_llmbench.logs.dialect_table import get_dialect
@@ -56,7 +56,7 @@ COLLAPSED_FROM = 0.1
 SILENCE = 3
 
 # matches "llama3_8b_dpo" and "grpo-qwen"
-REWARDED = re.compile(
+REWARDED = compile_on_use(
     r"(?:^|[^a-z0-9])(?:dpo|grpo|orpo|simpo|ppo|kto|rloo|rlhf)(?:[^a-z0-9]|$)"
 )
 """Matches training on rewards or preferences in run names: the loss may be negative."""

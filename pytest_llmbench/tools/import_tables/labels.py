@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.tools.import_tables.mappings import (
     IGNORED,
     SHARED_COLUMNS,
@@ -34,17 +35,17 @@ _THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
 _PERCENT_UNITS = ("%", "percent")
 
 # `7.325`
-_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
+_NUMBER = compile_on_use(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
 # `85,459` or `1,085,459.5`
-_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
+_THOUSANDS = compile_on_use(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
 # `85.459`
-_POINT_OR_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+_POINT_OR_THOUSANDS = compile_on_use(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
 # `7.325 s`, `85,459 (84,120)` or a number without a unit
-_WITH_UNIT = re.compile(r"([\d.,]+)\s*([^\d\s.,].*)?", re.ASCII)
+_WITH_UNIT = compile_on_use(r"([\d.,]+)\s*([^\d\s.,].*)?", re.ASCII)
 # the unit of `85,459 (84,120)`
-_SECOND_NUMBER = re.compile(r"\([\d.,]+\)", re.ASCII)
+_SECOND_NUMBER = compile_on_use(r"\([\d.,]+\)", re.ASCII)
 # `sequence length: 4096` or `tp=4`
-_NAMED_NUMBER = re.compile(
+_NAMED_NUMBER = compile_on_use(
     r"\b(sequence length|seq len|global batch size|micro batch size|gradient accumulation|[a-z_]+)"
     r"\s*[=:]\s*(\d{1,9})(?![\d.,]*\d)",
     re.IGNORECASE | re.ASCII,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.tools.import_tables.labels import Cell, UnreadCell, parse_cell
 from pytest_llmbench.tools.import_tables.mappings import (
     SHARED_COLUMNS,
@@ -36,30 +37,30 @@ BOLD_LEVEL = 7
 """Heading level of bold text and of `<summary>`: below all real headings."""
 
 # not the escaped `\|`
-_PIPE = re.compile(r"(?<!\\)\|")
+_PIPE = compile_on_use(r"(?<!\\)\|")
 # `| --- | :---: |`
-_DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
-_PEAK = re.compile(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
+_DASHES = compile_on_use(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
+_PEAK = compile_on_use(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
 # `7.325` or `85,459 41.5 %`
-_NUMBERS = re.compile(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
+_NUMBERS = compile_on_use(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
 # `> ` or `> > `
-_QUOTE = re.compile(r"(?:\s*>)+ ?")
+_QUOTE = compile_on_use(r"(?:\s*>)+ ?")
 # `[^1]`
-_FOOTNOTE = re.compile(r"\[\^[^\]]{0,200}\]")
+_FOOTNOTE = compile_on_use(r"\[\^[^\]]{0,200}\]")
 # `1` or `(1)`
-_LINKED_NUMBER = re.compile(r"[^\]\w]{0,20}\d{1,9}[^\]\w]{0,20}")
+_LINKED_NUMBER = compile_on_use(r"[^\]\w]{0,20}\d{1,9}[^\]\w]{0,20}")
 # `<td>` or `</tr>`
-_HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
+_HTML_CELL = compile_on_use(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
 # `**Performance**:` or `<h3>Performance</h3>`
-_LOOKS_LIKE_HEADING = re.compile(
+_LOOKS_LIKE_HEADING = compile_on_use(
     r"(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?|(?:<[a-z]++[^<>]*+>\s*+)*"
     r"<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>"
     r"\s*:?(?:\s*</[a-z]+>)*",
     re.IGNORECASE,
 )
 _HIDDEN = (
-    (re.compile(r"<!--.*?-->", re.DOTALL), "-->"),
-    (re.compile(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE), "</table>"),
+    (compile_on_use(r"<!--.*?-->", re.DOTALL), "-->"),
+    (compile_on_use(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE), "</table>"),
 )
 """Patterns of comments and HTML tables, each with its closing text."""
 

@@ -11,15 +11,16 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.tools.import_tables.labels import UnreadCell, read_caption
 from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
 from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable
 
 # `TFLOPS` or `PFLOP/s`
-_UNIT = re.compile(r"\b([TP])FLOP", re.IGNORECASE)
+_UNIT = compile_on_use(r"\b([TP])FLOP", re.IGNORECASE)
 _DIALECTS = {
-    name: re.compile(dialect.documented)
+    name: compile_on_use(dialect.documented)
     for name, dialect in DIALECTS.items()
     if dialect.documented
 }

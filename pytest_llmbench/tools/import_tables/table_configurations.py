@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.tools.import_tables.labels import (
     PRETRAINING,
     Caption,
@@ -47,7 +47,7 @@ PEAK_TABLE = "the table of the cell is about peak FLOPS of GPUs, not about measu
 OTHER_SUBJECT = "the table of the cell is not about performance or configurations"
 
 # `FP8-CS (FP8-MX)`
-_PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
+_PAIR = compile_on_use(r"([^\s()]+) \(([^\s()]+)\)")
 
 
 class DocumentConfiguration(Struct, frozen=True):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.report.html.site_names import INDEX
 from pytest_llmbench.report.output_files import (
     FileKind,
@@ -20,12 +21,12 @@ CONFIGURATIONS, COMPARISONS = "configurations", "compare"
 
 PAGE = FileKind(
     "page of llmbench site",
-    re.compile(
+    compile_on_use(
         rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench site</title>", re.DOTALL
     ),
 )
 
-PLAIN = re.compile(r"[a-z0-9][a-z0-9._-]{0,119}", re.ASCII)
+PLAIN = compile_on_use(r"[a-z0-9][a-z0-9._-]{0,119}", re.ASCII)
 """Configuration ids that are file names as they are."""
 
 

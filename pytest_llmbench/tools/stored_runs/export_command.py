@@ -10,7 +10,6 @@ import csv
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
@@ -21,6 +20,7 @@ import msgspec
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.redaction import Redactor, make_redactor
 from pytest_llmbench.core.runtime import discard_output
 from pytest_llmbench.core.userfile import is_stream
@@ -47,7 +47,7 @@ STEPS = "step_seconds"
 KEPT = IDENTIFIERS | {"session", "metrics"}
 """The columns that are not redacted."""
 
-MAY_BE_QUOTED = re.compile(r"[,\"\r\n]")
+MAY_BE_QUOTED = compile_on_use(r"[,\"\r\n]")
 """Matches in every cell of a CSV file that the module csv may quote."""
 
 SMALLEST_PLAIN, LARGEST_PLAIN = 1e-4, 1e16

@@ -18,6 +18,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import Blame, Cluster, JobEnd, JobStatus, Phase
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.schedulers.job_states import (
     ENDS,
@@ -40,14 +41,14 @@ MOST_HOSTS = 20_000
 Statuses = dict[str, JobStatus]
 
 # an item of a node list, such as `n[1-2,04]`, between commas outside of brackets
-_HOST_ITEM = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
+_HOST_ITEM = compile_on_use(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*")
 # sacct writes `CANCELLED by 1000`
-_STATE = re.compile(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
+_STATE = compile_on_use(r"(?P<state>[A-Z_]+)(?: by (?P<uid>\d+))?")
 # Slurm's numbers have at most ten digits; the limit keeps int() and float() from
 # failing on absurd input
 _DIGITS = "[0-9]{1,15}"
 # `10:00`, `1:00:00`, `7-00:00:00`
-_DURATION = re.compile(
+_DURATION = compile_on_use(
     "(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,9}):)?(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})"
 )
 
@@ -121,7 +122,7 @@ _NEVER_STARTS = (
     ),
 )
 _NEVER_STARTS_PATTERNS = tuple(
-    (re.compile(pattern), text) for pattern, text in _NEVER_STARTS
+    (compile_on_use(pattern), text) for pattern, text in _NEVER_STARTS
 )
 
 
@@ -466,7 +467,7 @@ _NO_ACCOUNTING = (
     "accounting storage is disabled",
     "not running a supported accounting_storage plugin",
 )
-_MISLEADING_VARIABLES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
+_MISLEADING_VARIABLES = compile_on_use(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
 
 
 class Partition(Struct, frozen=True):

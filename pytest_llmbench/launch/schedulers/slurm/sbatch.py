@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.job_records import Cluster, Job, JobSpec, Purpose
+from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.launch.schedulers.slurm.client import COMMENT
 from pytest_llmbench.launch.schedulers.submission import (
@@ -319,18 +320,20 @@ def is_wrapped(job: Job) -> bool:
 MIN_WRAPPED_COLUMNS = 79
 
 # sbatch's line, anywhere in the output of a launcher
-_SUBMITTED = re.compile(r"\bSubmitted batch job (\S+)")
+_SUBMITTED = compile_on_use(r"\bSubmitted batch job (\S+)")
 # a whole answer of sbatch: `Submitted batch job 4711`, or `4711;cluster` (--parsable)
-_ANSWER = re.compile(
+_ANSWER = compile_on_use(
     r"(?:Submitted batch job (\d+)(?: on cluster .*)?|(\d+)(?:;.*)?)\s*"
 )
 # NeMo-Run's block: `- Job id: 4711`, then `- Local Directory: /path/to/experiment`
-_TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
-_TASK_FOLDER = re.compile(r"- Local Directory:\s*(.*)")
+_TASK_JOB = compile_on_use(r"- Job id:\s*(\S+)")
+_TASK_FOLDER = compile_on_use(r"- Local Directory:\s*(.*)")
 # `JobID: 4711, Workdir: /path`; newer: `SUBMITTED: ... jobid=4711 workdir=/path`
 _LLMB_RUN = (
-    re.compile(r"\bJobID: ([^\s,]+), Workdir: (.+)"),
-    re.compile(r"\b(?:SUBMITTED|LAUNCHED):.{0,2000}?\sjobid=(\S+)(?:\s+workdir=(.+))?"),
+    compile_on_use(r"\bJobID: ([^\s,]+), Workdir: (.+)"),
+    compile_on_use(
+        r"\b(?:SUBMITTED|LAUNCHED):.{0,2000}?\sjobid=(\S+)(?:\s+workdir=(.+))?"
+    ),
 )
 
 _LLMB_RUN_FAILED = r"\bERROR: .{0,2000}(?:launch failed with return code|venv error:|venv_(?:path|type) not found)"
@@ -380,12 +383,12 @@ REMEDIES = (
 )
 
 # the request did not reach the controller: nothing was submitted
-NOT_REACHED = re.compile(
+NOT_REACHED = compile_on_use(
     r"Unable to contact slurm controller|Connection refused|Unable to resolve|connect failure"
 )
 
 # the request may have arrived although there was no answer
-DOUBTFUL = re.compile(
+DOUBTFUL = compile_on_use(
     r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed out on send/recv|Communication error"
 )
 
