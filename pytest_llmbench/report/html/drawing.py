@@ -28,15 +28,17 @@ TICK = 4
 CHARACTER_WIDTH, LINE_HEIGHT = 8, 14
 """Approximate size of tick labels."""
 
+FONT_SIZE = 11
+"""Size of all texts of a chart, in pixels."""
+
 NAME_GAP = 16
 """Gap between the tick labels and the name of the axis."""
-
-FADED = {"stroke": "currentColor", "stroke-opacity": ".18"}
 
 STROKE = {"fill": "none", "stroke": "currentColor"}
 DOTS = {**STROKE, "stroke-width": "5", "stroke-linecap": "round"}
 
 STYLES = {
+    "grid": {"stroke": "currentColor", "stroke-opacity": ".18"},
     "line": {**STROKE, "stroke-width": "1.5", "stroke-linejoin": "round"},
     "expected": {**STROKE, "stroke-width": "1"},
     "documented": {**STROKE, "stroke-dasharray": "5 3"},
@@ -53,13 +55,16 @@ STYLES = {
 
 SYMBOLS = {
     "dot": "h0",  # a wide line of length 0 with round ends
-    "ring": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0",
-    "triangle": "m-4 3.5h8l-4-7.5z",
-    "cross": "m-3.5-3.5l7 7m0-7l-7 7",
-    "diamond": "m0-4.5l4.5 4.5l-4.5 4.5l-4.5-4.5z",
-    "square": "m-2.5-2.5h5v5h-5z",
+    "ring": "m-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0m5 0",
+    "triangle": "m-4 3.5h8l-4-7.5zm4-3.5",
+    "cross": "m-3.5-3.5l7 7m0-7l-7 7m3.5-3.5",
+    "diamond": "m0-4.5l4.5 4.5l-4.5 4.5l-4.5-4.5zm0 4.5",
+    "square": "m-2.5-2.5h5v5h-5zm2.5 2.5",
 }
-"""Paths of the symbols, relative to their point; they differ in shape, not only colour."""
+"""Paths of the symbols, relative to their point, where they also end.
+
+They differ in shape, not only in colour.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +216,7 @@ class Picture:
         # One path element for all points keeps the page small.
         pixels = [self._locate(x, y) for x, y in points]
         if pixels:
-            paths = [f"M{left} {top}{SYMBOLS[symbol]}" for left, top in pixels]
-            self._draw(kind, "".join(paths))
+            self._draw(kind, _repeat_symbol(SYMBOLS[symbol], pixels))
 
     def make_svg(self, labelled_by: str) -> str:
         """Return the chart as an SVG element.
@@ -226,7 +230,7 @@ class Picture:
             "height": f"{HEIGHT}",
             "viewBox": f"0 0 {self._total_width} {HEIGHT}",
             "fill": "currentColor",
-            "font-size": "11",
+            "font-size": f"{FONT_SIZE}",
             "font-family": "sans-serif",
         }
         root = Element("svg", attributes)
@@ -235,19 +239,31 @@ class Picture:
 
     def _draw_grid(self) -> None:
         """Draw a line and a label for each tick of both axes."""
-        for value, text in self._x.texts:
-            left, _ = self._locate(value, self._y.low)
-            self._draw_grid_line(left, 0, left, self._height + TICK)
-            self._write(text, left, self._height + 2 * TICK, "middle", dy="1em")
-        for value, text in self._y.texts:
-            _, top = self._locate(self._x.low, value)
-            self._draw_grid_line(-TICK, top, self._width, top)
-            self._write(text, -2 * TICK, top, "end", dy="0.32em")
+        columns = [
+            (self._locate(value, self._y.low)[0], text) for value, text in self._x.texts
+        ]
+        rows = [
+            (self._locate(self._x.low, value)[1], text) for value, text in self._y.texts
+        ]
+        # One element for all lines keeps the page small.
+        lines = [f"M{left:g} 0V{self._height + TICK:g}" for left, _ in columns]
+        lines += [f"M-{TICK} {top:g}H{self._width:g}" for top, _ in rows]
+        self._draw("grid", "".join(lines))
+        # The position that the labels of an axis share is that of their group.
+        below = self._start_labels(0, self._height + 2 * TICK + FONT_SIZE, "middle")
+        for left, text in columns:
+            if text:
+                SubElement(below, "text", {"x": f"{left:g}"}).text = text
+        beside = self._start_labels(-2 * TICK, 0.32 * FONT_SIZE, "end")
+        for top, text in rows:
+            if text:
+                SubElement(beside, "text", {"y": f"{top:g}"}).text = text
 
-    def _draw_grid_line(self, x1: float, y1: float, x2: float, y2: float) -> None:
-        """Draw a faded line between two points in pixels."""
-        ends = {"x1": f"{x1:g}", "y1": f"{y1:g}", "x2": f"{x2:g}", "y2": f"{y2:g}"}
-        SubElement(self._plot, "line", {**ends, **FADED})
+    def _start_labels(self, left: float, top: float, anchor: str) -> Element:
+        """Add a group of labels that is moved by a distance in pixels."""
+        transform = f"translate({left:g} {top:g})"
+        attributes = {"transform": transform, "text-anchor": anchor}
+        return SubElement(self._plot, "g", attributes)
 
     def _draw(self, kind: str, path: str) -> None:
         """Add an SVG path with the class and the attributes of its kind."""
@@ -280,6 +296,25 @@ def _make_path(points: Sequence[tuple[float, float] | None]) -> str:
             commands.append(command)
         is_start = point is None
     return "".join(commands)
+
+
+def _repeat_symbol(symbol: str, points: Iterable[tuple[float, float]]) -> str:
+    """Build an SVG path with a symbol at each point.
+
+    A point is relative to the previous one, where its symbol ends: `m5 20h0m2.2-.4h0`.
+    """
+    commands = []
+    last_left, last_top = 0.0, 0.0
+    for left, top in points:
+        # Four digits: a chart has at most 999.9 pixels.
+        commands.append(f"m{left - last_left:.4g} {top - last_top:.4g}{symbol}")
+        last_left, last_top = left, top
+    return shorten_path("".join(commands))
+
+
+def shorten_path(path: str) -> str:
+    """Remove needless spaces and zeros from an SVG path: `l1 -0.5` is `l1-.5`."""
+    return path.replace(" -", "-").replace("-0.", "-.").replace(" 0.", " .")
 
 
 def pad(values: Iterable[float], share: float = 0.08) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from pytest_llmbench.core import formatting
+from pytest_llmbench.report.html.drawing import shorten_path
 from pytest_llmbench.tools.site.fleet_records import FleetRow
 
 WIDTH, HEIGHT = 220, 36
@@ -43,15 +44,15 @@ def draw_strip(row: FleetRow, colours: Sequence[str], day_columns: Columns) -> s
     empty_columns = width - len(day_columns)
     columns = [empty_columns + day_columns[verdict.day] for verdict in row.verdicts]
     root = Element("svg", _list_attributes(row, colours, width))
-    lines = "".join(_draw_line(columns, row.seconds))
-    if lines:
+    line = _draw_line(columns, row.seconds)
+    if line:
         style = {
             "class": "line",
             "fill": "none",
             "stroke": "currentColor",
             "vector-effect": "non-scaling-stroke",
         }
-        SubElement(root, "path", {**style, "d": lines})
+        SubElement(root, "path", {**style, "d": line})
     for colour, height in HEIGHTS.items():
         matching = [
             column
@@ -108,31 +109,29 @@ def _draw_boxes(columns: Sequence[int], height: int) -> Iterator[str]:
         yield f"M{left} {HEIGHT}v-{height}h{width}v{height}z"
 
 
-def _draw_line(
-    columns: Sequence[int], seconds: Sequence[float | None]
-) -> Iterator[str]:
-    """Yield the path segments of the line; days without a step time are skipped."""
+def _draw_line(columns: Sequence[int], seconds: Sequence[float | None]) -> str:
+    """Return the path of the line; days without a step time are skipped."""
     points = [
         (column, value)
         for column, value in zip(columns, seconds, strict=True)
         if value is not None
     ]
     if not points:
-        return
+        return ""
     median = statistics.median(value for _, value in points)
     clipped = [min(max(value, median / BEYOND), median * BEYOND) for _, value in points]
     low, high = min(clipped), max(clipped)
     # At least 2 %, so that noise does not fill the drawing.
     span = max(high - low, 0.02 * median)
     centre = (low + high) / 2
+    # Pairs after a relative move are relative lines, which are short: `m0.5 2 1 0.4`.
+    pairs = []
     last_x, last_y = 0.0, 0.0
-    for index, ((column, _), value) in enumerate(zip(points, clipped, strict=True)):
+    for (column, _), value in zip(points, clipped, strict=True):
         x = column + 0.5  # the middle of the column
         y = round((TOP + BOTTOM) / 2 - (value - centre) / span * (BOTTOM - TOP), 1)
-        if index == 0:
-            yield f"M{x:g} {y:g}"
-        else:  # relative coordinates, which are shorter
-            yield f"l{x - last_x:g} {y - last_y:.3g}"
+        pairs.append(f"{x - last_x:g} {y - last_y:.3g}")
         last_x, last_y = x, y
-    if len(points) == 1:
-        yield "h.1"  # a line without length is not drawn
+    path = shorten_path(f"m{' '.join(pairs)}")
+    # A line without length is not drawn.
+    return path if len(points) > 1 else f"{path}h.1"

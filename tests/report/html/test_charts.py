@@ -25,7 +25,12 @@ from pytest_llmbench.report.html.charts import (
     draw_steps,
 )
 from pytest_llmbench.report.html.curves import draw_curve
-from pytest_llmbench.report.html.drawing import make_number_scale
+from pytest_llmbench.report.html.drawing import (
+    SYMBOLS,
+    Picture,
+    make_number_scale,
+    shorten_path,
+)
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
@@ -188,8 +193,12 @@ def test_history_symbols_show_verdicts_and_the_current_run() -> None:
     )
     assert chart is not None
     counts = {
-        kind: sum(path.count("M") for path in shapes(chart.svg, kind))
-        for kind in ("pass", "unclear", "other")
+        kind: sum(path.count(SYMBOLS[symbol]) for path in shapes(chart.svg, kind))
+        for kind, symbol in (
+            ("pass", "dot"),
+            ("unclear", "diamond"),
+            ("other", "square"),
+        )
     }
     assert counts == {"pass": 2, "unclear": 1, "other": 2}
     assert len(shapes(chart.svg, "regression")) == len(shapes(chart.svg, "hollow")) == 1
@@ -254,6 +263,59 @@ def test_percentage_labels_have_enough_digits() -> None:
         "100.0%",
         "100.5%",
     ]
+
+
+def find_end(path: str) -> tuple[float, float]:
+    """Return the last point of an SVG path of relative commands.
+
+    It begins at (0, 0).
+    """
+    x = y = start_x = start_y = 0.0
+    for command, text in re.findall(r"([a-z])([^a-z]*)", path):
+        numbers = [float(number) for number in re.findall(r"-?(?:\d*\.)?\d+", text)]
+        if command == "z":
+            x, y = start_x, start_y
+        elif command == "h":
+            x += numbers[0]
+        elif command == "v":
+            y += numbers[0]
+        else:  # an arc has five more numbers before each point
+            size = 7 if command == "a" else 2
+            assert len(numbers) % size == 0
+            for first in range(0, len(numbers), size):
+                x += numbers[first + size - 2]
+                y += numbers[first + size - 1]
+        if command == "m":
+            start_x, start_y = x, y
+    return x, y
+
+
+@pytest.mark.parametrize("symbol", SYMBOLS)
+def test_symbol_ends_at_its_point(symbol: str) -> None:
+    assert find_end(SYMBOLS[symbol]) == (0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 813), st.integers(0, 186)), min_size=1),
+    st.sampled_from(sorted(SYMBOLS)),
+)
+def test_symbols_are_drawn_at_their_points(
+    points: list[tuple[int, int]], symbol: str
+) -> None:
+    scale = make_number_scale(0, 1000)
+    picture = Picture(scale, scale, "", "")
+    tenths = [(x + 0.1, y + 0.2) for x, y in points]
+    picture.draw_points(tenths, symbol, "pass")
+    (path,) = shapes(picture.make_svg("a"), "pass")
+    steps = path.split(shorten_path(SYMBOLS[symbol]))
+    assert steps.pop() == ""
+    expected = [picture._locate(*point) for point in tenths]
+    drawn = [find_end("".join(steps[: index + 1])) for index in range(len(steps))]
+    assert drawn == [pytest.approx(point) for point in expected]
+
+
+def test_shortened_path_has_no_needless_spaces_and_zeros() -> None:
+    assert shorten_path("m0.5 10.5l1 -0.4 10 0.2 0 -10") == "m0.5 10.5l1-.4 10 .2 0-10"
 
 
 # --- the loss of a run that did not train ---------------------------------------------
