@@ -26,7 +26,13 @@ from pytest_llmbench.comparison.comparison_text import (
 )
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report.explain import name_label
-from pytest_llmbench.report.html import Badge, make_environment, make_policy, read_asset
+from pytest_llmbench.report.html import (
+    Badge,
+    make_environment,
+    make_policy,
+    read_script,
+    read_style,
+)
 from pytest_llmbench.report.html.charts import Chart
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
 from pytest_llmbench.report.html.page_tables import ShownTable
@@ -72,7 +78,8 @@ def render_sides(
 
     A page of a site links to the site's index.
     """
-    style, script = read_asset("style.css"), read_asset("script.js")
+    style = read_style("style.css", "report.css")
+    script = read_script("script.js", "theme.js")
     entries = [
         _make_entry(comparison, document.margin) for comparison in document.comparisons
     ]

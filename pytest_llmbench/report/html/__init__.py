@@ -148,7 +148,8 @@ def render(
         key=lambda outcome: (outcome.kind, _rank_outcome(outcome)),
     )
     cost = sum_session(worst_outcomes, planned)
-    style, script = read_asset("style.css"), read_asset("script.js")
+    style = read_style("style.css", "report.css")
+    script = read_script("script.js", "theme.js")
     template = make_environment().get_template("page.html")
     return template.render(
         **_collect_content(worst_outcomes),
@@ -359,9 +360,29 @@ def make_environment() -> Environment:
     return environment
 
 
-def read_asset(name: str) -> str:
-    """Read the style sheet or the script of a page."""
-    return (TEMPLATES / name).read_text(encoding="utf-8").strip()
+def read_style(*names: str) -> str:
+    """Read the style sheets of a page, joined and without comments and needless space.
+
+    Their strings must not contain braces, colons, commas or semicolons.
+    """
+    text = "\n".join(map(_read_asset, names))
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r" ?([{};,>]) ?|(:) ", r"\1\2", text)
+    return text.replace(";}", "}").strip()
+
+
+def read_script(*names: str) -> str:
+    """Read the scripts of a page, joined and without comments and indentation.
+
+    A comment begins a line or follows two spaces; strings have one line.
+    """
+    text = "\n".join(map(_read_asset, names))
+    return re.sub(r"(?m)^ *//.*\n|  //.*$|^ +|^\n", "", text).strip()
+
+
+def _read_asset(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
 def make_policy(style: str, script: str) -> str:

@@ -1,5 +1,5 @@
 "use strict";
-// The page is complete without this script, which adds: sorting and filtering the table, opening the linked card, and a stored theme.
+// The page is complete without this script, which adds sorting and filtering the table, and opening the linked card.
 (() => {
   const query = (selector) => document.querySelector(selector);
   const table = query("#table");
@@ -68,31 +68,7 @@
     filter();
   }
 
-  const names = { "": "automatic", light: "light", dark: "dark" };
-  function setTheme(theme) {
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
-    query("#theme").textContent = `Theme: ${names[theme]}`;
-  }
-
-  function stored() {
-    try { return localStorage.getItem("llmbench-theme") || ""; } catch { return ""; }  // forbidden in a sandbox
-  }
-
-  function makeTheme() {
-    let theme = Object.keys(names).includes(stored()) ? stored() : "";
-    setTheme(theme);
-    query("#theme").hidden = false;
-    query("#theme").addEventListener("click", () => {
-      const order = Object.keys(names);
-      theme = order[(order.indexOf(theme) + 1) % order.length];
-      setTheme(theme);
-      try { localStorage.setItem("llmbench-theme", theme); } catch { /* forbidden in a sandbox */ }
-    });
-  }
-
   if (table) { makeSortable(); makeFilter(); }
-  makeTheme();
   addEventListener("hashchange", reveal);
   addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((card) => { card.open = true; }));
   reveal();

@@ -21,7 +21,7 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.describe_outcome import describe_unmatched_run
-from pytest_llmbench.report.html import render
+from pytest_llmbench.report.html import TEMPLATES, read_script, read_style, render
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     OutcomeDocument,
@@ -400,3 +400,34 @@ def test_page_escapes_all_texts(text: str) -> None:
     assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in other.elements]
     assert parsed.of("div") == other.of("div")
     assert parsed.text.count(text) >= 5
+
+
+# --- style sheets and scripts ---------------------------------------------------------
+
+
+def test_style_sheets_are_joined_without_comments_and_needless_space(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.css").write_text(
+        "/* a\n b */\nth, td > b { margin: 0 .1rem;\n  color: red; }\n.x :hover { }\n"
+    )
+    (tmp_path / "b.css").write_text('i::after { content: "\\2195" / ""; }\n')
+    monkeypatch.setattr("pytest_llmbench.report.html.TEMPLATES", tmp_path)
+    assert read_style("a.css", "b.css") == (
+        'th,td>b{margin:0 .1rem;color:red}.x :hover{}i::after{content:"\\2195" / ""}'
+    )
+
+
+def test_scripts_are_joined_without_comments_and_indentation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.js").write_text('// a\n{\n\n  f("x  y");  // b\n  // c\n}\n')
+    (tmp_path / "b.js").write_text('g("https://h");\n')
+    monkeypatch.setattr("pytest_llmbench.report.html.TEMPLATES", tmp_path)
+    assert read_script("a.js", "b.js") == '{\nf("x  y");\n}\ng("https://h");'
+
+
+def test_strings_of_style_sheets_survive_shortening() -> None:
+    for path in TEMPLATES.glob("*.css"):
+        for text in re.findall(r'"([^"]*)"', path.read_text(encoding="utf-8")):
+            assert not re.search(r"[{};:,>]|\s\s", text)
