@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import cache
 from typing import Any
 
@@ -48,9 +48,9 @@ def read_verdicts(
     """Return every verdict since `since`, in session order.
 
     Includes verdicts without a run. Environments and reasons are redacted, because
-    older versions stored them unredacted; texts are not. Invalid verdicts are omitted,
-    and the error is added to `damaged` under the session. Raises HistoryError if the
-    store cannot be read.
+    older versions stored them unredacted. Invalid verdicts are omitted, and the error
+    is added to `damaged` under the session. Raises HistoryError if the store cannot be
+    read.
     """
     query = _select_verdicts(location, since)
     converters = _Converters(location)
@@ -88,8 +88,22 @@ def _select_verdicts(location: StoreLocation, since: datetime | None) -> Select[
     return query
 
 
-_OMITTED = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
+_OMITTED = ("bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
 """Columns of a verdict that no page needs; steps are most of a store's size."""
+
+
+def read_texts(location: StoreLocation, ids: Sequence[int]) -> dict[int, str]:
+    """Return the texts of verdicts by their numbers; not redacted.
+
+    Texts are most of the memory of a verdict, and pages show only the last ones.
+    """
+    texts: dict[int, str] = {}
+    for first in range(0, len(ids), ROWS):
+        query = select(VERDICT.c.id, VERDICT.c.text).where(
+            VERDICT.c.id.in_(ids[first : first + ROWS])
+        )
+        texts |= {row["id"]: row["text"] for row in fetch_rows(location, query, dict)}
+    return texts
 
 
 class _Converters:
@@ -109,6 +123,10 @@ class _Converters:
             # An undated verdict has the day of its session.
             return None if location.latest and time > location.latest else time
 
+        def find_day(started: datetime | None, judged: datetime) -> date:
+            """Return the day of a run, or of its session."""
+            return (convert_start(started) or judged).date()
+
         def convert_environment(text: str | None) -> Mapping[str, str]:
             """Parse an environment and redact its values."""
             return {
@@ -120,12 +138,14 @@ class _Converters:
             "started": cache(convert_start),
             "judged": cache(lambda judged: judged.replace(tzinfo=UTC)),
             "reason": cache(redactor.redact),
+            "expected_seconds": cache(lambda seconds: seconds),
             "nodes": cache(lambda text: tuple(parse_list("nodes", text or "[]"))),
             "environment": cache(convert_environment),
             "job_id": lambda text: text or "",
         }
         self.by_column |= {name: cache(str) for name in _REPEATED}
         self.make_window = cache(Window)
+        self.find_day = cache(find_day)
 
 
 _REPEATED = ("configuration", "session", "verdict", "status", "baseline", "tolerance")
@@ -143,10 +163,17 @@ def _make_verdicts(
         values[name] = map(convert, columns[name])
     window = (columns[name] for name in ("first_step", "last_step", "statistic"))
     values["window"] = map(converters.make_window, *window)
+    values["day"] = map(converters.find_day, columns["started"], columns["judged"])
     mfus = list(map(_find_mfu, decode_metrics(columns["metrics"])))
     values["mfu"] = [mfu for mfu, _ in mfus]
     values["mfu_logged"] = [is_logged for _, is_logged in mfus]
-    values["step_seconds"] = columns["step_time_seconds"]
+    # A mean of one run is equal to its time, and becomes the same object.
+    values["step_seconds"] = [
+        seconds if seconds == mean else mean
+        for seconds, mean in zip(
+            columns["run_seconds"], columns["step_time_seconds"], strict=True
+        )
+    ]
     return map(
         StoredVerdict, *[values[name] for name in StoredVerdict.__struct_fields__]
     )

@@ -14,15 +14,16 @@ from pytest_llmbench.core.baseline_records import Window
 class StoredVerdict(Struct, frozen=True, gc=False):
     """The verdict of one session on a configuration, with its run. Times are UTC."""
 
+    id: int  # number of the verdict
     configuration: str  # id of the configuration
     run: int | None  # number of the run, None without a run
     started: datetime | None
     judged: datetime  # start of the session
+    day: date  # on which the run, or else the session, started
     session: str
     verdict: str
     reason: str
     status: str
-    text: str  # not redacted
     counts: bool  # True if the run may represent its day; it has `run_seconds` then
     run_seconds: float | None  # the statistic of this run alone
     step_seconds: float | None  # the mean with its repeats
@@ -36,8 +37,3 @@ class StoredVerdict(Struct, frozen=True, gc=False):
     job_id: str
     nodes: tuple[str, ...]
     environment: Mapping[str, str]
-
-    @property
-    def day(self) -> date:
-        """The day on which the run, or else the session, started."""
-        return (self.started or self.judged).date()

@@ -71,7 +71,11 @@ def collect_days(
     the history does not contain. Raises HistoryError if the history has no verdict, and
     SettingsError if the file is invalid.
     """
-    from pytest_llmbench.history.daily_verdicts import read_session, read_verdicts
+    from pytest_llmbench.history.daily_verdicts import (
+        read_session,
+        read_texts,
+        read_verdicts,
+    )
     from pytest_llmbench.history.prune import describe_future
 
     store = store.until(now)
@@ -102,10 +106,11 @@ def collect_days(
             acknowledged, names, now.date(), allow_unknown=True
         ).changes
     changes = _find_all_changes(series, entries, now)
-    rows = tuple(
+    rows = [
         _make_row(name, by_name[name], series[name], changes[name], session.started)
         for name in sorted(by_name)
-    )
+    ]
+    texts = read_texts(store, [row.verdicts[-1].id for row in rows])
     days = {verdict.day for row in rows for verdict in row.verdicts}
     redact = make_redactor().redact
     redacted_session = replace(
@@ -115,7 +120,11 @@ def collect_days(
     )
     return FleetDays(
         days=tuple(sorted(days)),
-        rows=rows,
+        # A verdict that was removed in the meantime has no text.
+        rows=tuple(
+            replace(row, text=redact_text(texts.get(row.verdicts[-1].id, "")))
+            for row in rows
+        ),
         session=redacted_session,
         location=store.shown,
         future=redact(future_note),
@@ -144,7 +153,6 @@ def _make_row(
     return FleetRow(
         configuration=name,
         verdicts=daily,
-        text=redact_text(daily[-1].text),
         seconds=seconds,
         changes=changes,
         total=total if len(series) >= FEWEST else None,

@@ -30,15 +30,16 @@ class Cells(HTMLParser):
 def test_cells_of_a_day_are_escaped() -> None:
     started = datetime(2026, 3, 1, tzinfo=UTC)
     verdict = StoredVerdict(
+        id=1,
         configuration="a",
         run=1,
         started=started,
         judged=started,
+        day=started.date(),
         session="<s>",
         verdict="PASS",
         reason='"&<b>',
         status="passed",
-        text="",
         counts=True,
         run_seconds=7.4,
         step_seconds=7.4,

@@ -28,15 +28,16 @@ COLOURS = st.sampled_from([*HEIGHTS])
 def verdict(day: int) -> StoredVerdict:
     started = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)
     return StoredVerdict(
+        id=day,
         configuration="x",
         run=day,
         started=started,
         judged=started,
+        day=started.date(),
         session="s",
         verdict="PASS",
         reason="",
         status="passed",
-        text="",
         counts=True,
         run_seconds=1.0,
         step_seconds=1.0,
