@@ -7,7 +7,7 @@ Every shape has presentation attributes, so that it is readable without a style 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from xml.etree import ElementTree
@@ -75,16 +75,23 @@ class Scale:
     high: float
     texts: Sequence[tuple[float, str]]
 
-    def project(self, value: float, start: float, end: float) -> float:
-        """Map a value to a coordinate between `start` and `end`, in tenths of a pixel.
+    def project(
+        self, values: Iterable[float], start: float, end: float
+    ) -> Iterator[float]:
+        """Map values to coordinates between `start` and `end`, in tenths of a pixel.
 
         Values outside the axis are clipped.
         """
-        length = self.high - self.low
-        coordinate = start + (end - start) * (float(value) - self.low) / length
-        # On a vertical axis, `start` is larger than `end`.
-        smallest, largest = min(start, end), max(start, end)
-        return round(min(max(coordinate, smallest), largest), 1)
+        low, high = self.low, self.high
+        length, distance = high - low, end - start
+        for value in values:
+            # Comparisons are faster than `min` and `max`: a site has 125,000 points.
+            inside = value
+            if value < low:
+                inside = low
+            elif value > high:
+                inside = high
+            yield round(start + distance * (inside - low) / length, 1)
 
 
 ROUND = tuple(map(Decimal, ("1", "2", "2.5", "5", "10")))
@@ -214,8 +221,13 @@ class Picture:
     ) -> None:
         """Draw a symbol at each of the points."""
         # One path element for all points keeps the page small.
-        pixels = [self._locate(x, y) for x, y in points]
-        if pixels:
+        if points:
+            columns, rows = zip(*points, strict=True)
+            pixels = zip(
+                self._x.project(columns, 0, self._width),
+                self._y.project(rows, self._height, 0),
+                strict=True,
+            )
             self._draw(kind, _repeat_symbol(SYMBOLS[symbol], pixels))
 
     def make_svg(self, labelled_by: str) -> str:
@@ -280,7 +292,9 @@ class Picture:
 
     def _locate(self, x: float, y: float) -> tuple[float, float]:
         """Return the pixel coordinates of a point in the plot."""
-        return self._x.project(x, 0, self._width), self._y.project(y, self._height, 0)
+        (left,) = self._x.project([x], 0, self._width)
+        (top,) = self._y.project([y], self._height, 0)
+        return left, top
 
 
 def _make_path(points: Sequence[tuple[float, float] | None]) -> str:

@@ -135,7 +135,7 @@ def collect_days(
 def _make_row(
     name: str,
     verdicts: Sequence[StoredVerdict],
-    series: Mapping[date, StoredVerdict],
+    series: Sequence[StoredVerdict],
     changes: tuple[LevelChange, ...],
     newest: datetime,
 ) -> FleetRow:
@@ -145,10 +145,8 @@ def _make_row(
     newest session.
     """
     daily = _select_days(verdicts)
-    seconds = tuple(
-        series[verdict.day].run_seconds if verdict.day in series else None
-        for verdict in daily
-    )
+    seconds_by_day = {verdict.day: verdict.run_seconds for verdict in series}
+    seconds = tuple(seconds_by_day.get(verdict.day) for verdict in daily)
     total = add_changes(change.difference for change in changes)
     return FleetRow(
         configuration=name,
@@ -225,8 +223,8 @@ def _rank(verdict: StoredVerdict) -> tuple[bool, datetime, datetime]:
     return verdict.run is not None, started, verdict.judged
 
 
-def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdict]:
-    """Select the newest valid run of each day, for the series of step times.
+def _select_series(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ...]:
+    """Select the newest valid run of each day, oldest first, for the step times.
 
     Only runs with the same window as the newest run are used, because step times over
     different windows are not comparable.
@@ -237,13 +235,16 @@ def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdic
         if verdict.counts and verdict.started is not None
     ]
     if not valid:
-        return {}
+        return ()
     window = max(valid, key=_rank).window
     # Later verdicts replace earlier ones: of each run, then of each day.
     last_by_run = {
         verdict.run: verdict for verdict in valid if verdict.window == window
     }
-    return {verdict.day: verdict for verdict in sorted(last_by_run.values(), key=_rank)}
+    by_day = {
+        verdict.day: verdict for verdict in sorted(last_by_run.values(), key=_rank)
+    }
+    return tuple(by_day.values())
 
 
 def _is_current(
@@ -287,7 +288,7 @@ def _find_last_good(daily: Sequence[StoredVerdict]) -> StoredVerdict | None:
 
 
 def _find_all_changes(
-    series: Mapping[str, Mapping[date, StoredVerdict]],
+    series: Mapping[str, Sequence[StoredVerdict]],
     acknowledged: Sequence[Acknowledgement],
     now: datetime,
 ) -> dict[str, tuple[LevelChange, ...]]:
@@ -297,8 +298,8 @@ def _find_all_changes(
     """
     # Runs are made again for each configuration: together they take much memory.
     logarithms = {
-        name: np.log(np.array([run.statistic_seconds for run in _list_runs(by_day)]))
-        for name, by_day in series.items()
+        name: np.log(np.array([run.statistic_seconds for run in _list_runs(verdicts)]))
+        for name, verdicts in series.items()
     }
     noises = {
         name: estimate_from_daily_runs(values) for name, values in logarithms.items()
@@ -326,9 +327,9 @@ def _find_all_changes(
     return {name: find(name, noise) for name, noise in noises.items()}
 
 
-def _list_runs(by_day: Mapping[date, StoredVerdict]) -> Iterator[DailyRun]:
-    """Yield the run of each day; verdicts without a start or a step time are left out."""
-    for verdict in by_day.values():
+def _list_runs(verdicts: Iterable[StoredVerdict]) -> Iterator[DailyRun]:
+    """Yield the run of each verdict, except verdicts without a start or a step time."""
+    for verdict in verdicts:
         if verdict.started is not None and verdict.run_seconds is not None:
             yield DailyRun(verdict.started, verdict.run_seconds, verdict.environment)
 

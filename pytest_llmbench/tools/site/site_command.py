@@ -15,6 +15,7 @@ from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, describe_os_error
 from pytest_llmbench.core.redaction import hide_password_of, redact_text
+from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.report.html.site_names import INDEX
 from pytest_llmbench.tools.command_line import (
     Output,
@@ -92,17 +93,17 @@ def _run(arguments: argparse.Namespace) -> Output:
     store = locate_history(arguments.history, reports_future=False)
     now = datetime.now(UTC)
     since = now - timedelta(days=arguments.days)
-    fleet = collect_days(
-        store, since, now, find_acknowledged_file(arguments.acknowledged)
-    )
-    compared = compare_with_last_good(fleet, store, Settings(), MARGIN)
-    try:
-        pages = _render(fleet, compared, now)
-        write_site(arguments.output, _list_names(fleet, compared), pages)
-    except OSError as error:
-        raise HistoryError(
-            f"-o {arguments.output}: some pages cannot be written: {describe_os_error(error)}"
-        ) from None
+    acknowledged = find_acknowledged_file(arguments.acknowledged)
+    with pause_garbage_collection():
+        fleet = collect_days(store, since, now, acknowledged)
+        compared = compare_with_last_good(fleet, store, Settings(), MARGIN)
+        try:
+            pages = _render(fleet, compared, now)
+            write_site(arguments.output, _list_names(fleet, compared), pages)
+        except OSError as error:
+            raise HistoryError(
+                f"-o {arguments.output}: some pages cannot be written: {describe_os_error(error)}"
+            ) from None
     days = formatting.count_noun(len(fleet.days), "day")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
     notes = [note for note in (fleet.future, *fleet.damaged) if note]
