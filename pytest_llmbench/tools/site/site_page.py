@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -123,9 +123,9 @@ def render_site(
     configuration_template = environment.get_template("nights.html")
     # A configuration has no table to sort or filter, and no cards.
     assets = _describe_assets(read_style("style.css"), read_script("theme.js"))
-    make_row = _DayRows().make_row
+    make_rows = _DayRows().make_rows
     for entry in entries:
-        values = _describe_page(entry, compared, fleet.location, make_row)
+        values = _describe_page(entry, compared, fleet.location, make_rows)
         page = configuration_template.render(**common, **assets, **values)
         yield f"{CONFIGURATIONS}/{entry.page}", page
     index_template = environment.get_template("fleet.html")
@@ -401,7 +401,7 @@ def _describe_page(
     entry: _PageEntry,
     compared: Mapping[str, str],
     location: str,
-    make_row: Callable[[StoredVerdict, str], str],
+    make_rows: Callable[[Sequence[StoredVerdict], Sequence[str]], str],
 ) -> dict[str, Any]:
     """Return the template values of the page of one configuration."""
     row, last = entry.row, entry.row.verdicts[-1]
@@ -416,8 +416,6 @@ def _describe_page(
         good_day = f"{last_good.day}, {seconds}"
         if comparison_page:
             command = f"llmbench compare {last_good.day} {last.day} --history {shlex.quote(location)}"
-    newest_first = zip(reversed(row.verdicts), reversed(entry.colours), strict=True)
-    rows = [make_row(verdict, colour) for verdict, colour in newest_first]
     return {
         "entry": _describe_entry(entry),
         "text": row.text,
@@ -430,7 +428,8 @@ def _describe_page(
         "chart_of_nights": _draw(row),
         "anchor": name_anchor(row.configuration),
         "changes": [_list_change(change) for change in reversed(row.changes)],
-        "nights": "\n".join(rows),
+        # Newest first.
+        "nights": make_rows(row.verdicts[::-1], entry.colours[::-1]),
     }
 
 
@@ -524,28 +523,42 @@ class _DayRows:
         # Sessions, jobs and reasons repeat in the rows of all configurations.
         self._escape = lru_cache(maxsize=4096)(lambda text: str(escape(text)))
         self._fold_nodes = lru_cache(maxsize=4096)(formatting.fold_nodes)
+        self._make_badge = lru_cache(maxsize=4096)(self._format_badge)
 
-    def make_row(self, verdict: StoredVerdict, colour: str) -> str:
-        """Return the table row of one day."""
-        day, word = verdict.day.isoformat(), verdict.verdict
-        seconds = verdict.step_seconds if verdict.counts else None
-        texts = (
-            SYMBOLS.get(word, "!"),
-            word,
-            formatting.format_seconds(seconds),
-            _format_day_difference(verdict),
-            _format_mfu(verdict),
-            verdict.reason,
-            verdict.job_id or "-",
-            self._fold_nodes(verdict.nodes) or "-",
-            verdict.session,
+    def make_rows(
+        self, verdicts: Sequence[StoredVerdict], colours: Sequence[str]
+    ) -> str:
+        """Return the table rows of these days; all texts of verdicts are escaped."""
+        days = [verdict.day.isoformat() for verdict in verdicts]
+        seconds = [
+            verdict.step_seconds if verdict.counts else None for verdict in verdicts
+        ]
+        columns: tuple[Iterable[str], ...] = (
+            days,
+            days,
+            map(self._make_badge, [verdict.verdict for verdict in verdicts], colours),
+            map(formatting.format_seconds, seconds),
+            map(_format_day_difference, verdicts),
+            map(_format_mfu, verdicts),
+            map(self._escape, [verdict.reason for verdict in verdicts]),
+            map(self._escape, [verdict.job_id or "-" for verdict in verdicts]),
+            [
+                self._escape(self._fold_nodes(verdict.nodes) or "-")
+                for verdict in verdicts
+            ],
+            map(self._escape, [verdict.session for verdict in verdicts]),
         )
+        return "\n".join([ROW % cells for cells in zip(*columns, strict=True)])
+
+    def _format_badge(self, word: str, colour: str) -> str:
+        """Return the badge of a verdict, with the class of its colour."""
         # The style sheet gives the usual colour to a badge without a class.
         colour_class = "" if colour == "green" else f" class={colour}"
-        return ROW % (day, day, colour_class, *map(self._escape, texts))
+        symbol = self._escape(SYMBOLS.get(word, "!"))
+        return f"<b{colour_class}><i aria-hidden=true>{symbol}</i> {self._escape(word)}</b>"
 
 
-ROW = "<tr id=n%s><th>%s<td><b%s><i aria-hidden=true>%s</i> %s</b>" + "<td>%s" * 7
+ROW = "<tr id=n%s><th>%s" + "<td>%s" * 8
 """The table row of one day; all values are escaped.
 
 HTML needs no quotes and closing tags here, which would be a quarter of the page.

@@ -55,7 +55,7 @@ def test_cells_of_a_day_are_escaped() -> None:
         environment={},
     )
     cells = Cells()
-    cells.feed(_DayRows().make_row(verdict, "green"))
+    cells.feed(_DayRows().make_rows([verdict], ["green"]))
     cells.close()
     assert cells.names == {"tr", "th", "td", "b", "i"}
     assert cells.texts == [
