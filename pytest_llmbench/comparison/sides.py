@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -404,15 +404,23 @@ def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
 # --- runs of a history ----------------------------------------------------------------
 
 
-def read_stored_side(request: SideRequest, history: StoreLocation) -> ComparedSide:
-    """Read the stored runs of a side, with their last verdict per window."""
+def read_stored_side(
+    request: SideRequest,
+    history: StoreLocation,
+    configurations: Collection[str] | None = None,
+) -> ComparedSide:
+    """Read the stored runs of a side, with their last verdict per window.
+
+    `configurations` (ids) restricts a side of days to these.
+    """
     from pytest_llmbench.history.queries import list_days, list_session
 
     if request.first is not None and request.last is not None:
         end = datetime.max.replace(tzinfo=UTC)
         if request.last < date.max:  # else there is no next day
             end = _start_day(request.last + timedelta(days=1))
-        entries = list_days(history, _start_day(request.first), end)
+        first = _start_day(request.first)
+        entries = list_days(history, first, end, configurations)
     else:
         entries = list_session(history, request.session)
     last_entries: dict[tuple[int | None, Window], StoredEntry] = {}

@@ -165,16 +165,21 @@ def list_columns() -> dict[str, type]:
 
 
 def list_days(
-    location: StoreLocation, first: datetime, end: datetime
+    location: StoreLocation,
+    first: datetime,
+    end: datetime,
+    configurations: Collection[str] | None = None,
 ) -> list[StoredEntry]:
     """Return every verdict on the runs that started in `first` to `end`, oldest first.
 
-    `end` is excluded.
+    `end` is excluded. With `configurations` (ids), returns only their verdicts.
     """
     began = RUN.c.started
     query = select_everything(location).where(
         began >= convert_to_stored(first), began < convert_to_stored(end)
     )
+    if configurations is not None:
+        query = query.where(VERDICT.c.configuration.in_(configurations))
     return _fetch_entries(location, query.where(is_in_time(location, SESSION)))
 
 

@@ -17,7 +17,7 @@ from support.remembered import ID, START, document, nights, outcome
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.run_records import StoredRun
-from pytest_llmbench.history import prune, queries
+from pytest_llmbench.history import daily_verdicts, prune, queries
 from pytest_llmbench.history.details import list_measured_runs
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import prepare, write
@@ -181,3 +181,28 @@ def test_empty_store_has_no_runs(location: StoreLocation) -> None:
     prepare(location)
     assert list_measured_runs(location) == []
     assert queries.read_stored_runs(location, [ID]) == {}
+
+
+def test_verdicts_of_days_are_restricted_to_configurations(
+    location: StoreLocation,
+) -> None:
+    write(location, document(outcome(7.4), outcome(5.0, key=OTHER, job="2", logs="2")))
+    end = START + timedelta(days=1)
+    names = [
+        [entry.configuration for entry in queries.list_days(location, START, end, ids)]
+        for ids in (None, [OTHER.id], [])
+    ]
+    assert names == [[ID, OTHER.id], [OTHER.id], []]
+
+
+def test_texts_of_verdicts_are_read_by_number(
+    location: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daily_verdicts, "ROWS", 2)
+    for day in range(4):
+        write(location, document({**outcome(7.4, day), "text": f"day {day}"}))
+    assert daily_verdicts.read_texts(location, [1, 2, 4, 9]) == {
+        1: "day 0",
+        2: "day 1",
+        4: "day 3",
+    }

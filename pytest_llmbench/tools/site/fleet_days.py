@@ -355,12 +355,13 @@ def compare_with_last_good(
         if row.last_good is not None and last.counts:
             names_by_days[row.last_good.day, last.day].add(row.configuration)
 
+    all_names = frozenset[str]().union(*names_by_days.values())
+
     @cache
     def read_day(label: str, day: date) -> ComparedSide:
-        """Read the stored runs of a day as side A or B of a comparison."""
-        return read_stored_side(
-            SideRequest(label, f"{day}", first=day, last=day), store
-        )
+        """Read the compared runs of a day as side A or B of a comparison."""
+        request = SideRequest(label, f"{day}", first=day, last=day)
+        return read_stored_side(request, store, all_names)
 
     compared: dict[DayPair, SidesCompared] = {}
     for (good_day, failed_day), names in names_by_days.items():
