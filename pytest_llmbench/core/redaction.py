@@ -235,11 +235,14 @@ class Redactor:
         Equal texts are redacted once; nothing is remembered. None is returned as None.
         """
 
+        # The name of the column may show that its texts are secrets.
+        is_named_secret = find_kind(name) is not None
+
         def change(text: str | None) -> str | None:
-            """Redact a text; the name of the column may show that it is a secret."""
+            """Redact a text."""
             if text is None:
                 return None
-            if find_kind(name) is not None:
+            if is_named_secret:
                 return self.redact_variable(name, text)
             return self.redact(text)
 

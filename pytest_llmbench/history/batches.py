@@ -17,7 +17,11 @@ from pytest_llmbench.history.paired_noise import NOISE_TYPES, Noises
 from pytest_llmbench.history.queries import Row, fetch_rows, parse_metrics
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation
 from pytest_llmbench.history.tables import SESSION, VERDICT, list_order
-from pytest_llmbench.history.verdict_columns import decode_metrics, fetch_columns
+from pytest_llmbench.history.verdict_columns import (
+    MetricsByName,
+    decode_metrics,
+    fetch_columns,
+)
 
 VERDICTS = 2_000
 """Number of verdicts that are read at once. A session is not divided."""
@@ -74,27 +78,25 @@ def find_further_columns(
     types: dict[str, type] = {}
     whole: Collection[str] | None = None  # columns with an integer in every verdict
     for batch in batches:
-        cells = _read_further_cells(location, batch, noises)
-        names = dict.fromkeys(chain.from_iterable(cells))
-        for name in names:
+        columns = _read_further_columns(location, batch, noises)
+        for name in columns:
             types.setdefault(name, NOISE_TYPES.get(name, float))
-        candidates = names if whole is None else whole
-        whole = {name for name in candidates if _has_integers(name, cells)}
+        candidates = columns if whole is None else whole
+        whole = {name for name in candidates if _has_integers(columns.get(name, ()))}
     return {**types, **dict.fromkeys(whole or (), int)}
 
 
-def _has_integers(name: str, cells: Sequence[Mapping[str, Any]]) -> bool:
+def _has_integers(values: Sequence[Any]) -> bool:
     """True if a column has an integer of at most 64 bits in each verdict."""
-    values: list[Any] = [verdict_cells.get(name) for verdict_cells in cells]
     if set(map(type, values)) != {int}:
         return False
     return all(-LARGEST <= value < LARGEST for value in values)
 
 
-def _read_further_cells(
+def _read_further_columns(
     location: StoreLocation, batch: SessionBatch, noises: Noises
-) -> list[dict[str, Any]]:
-    """Read the cells of metrics and A/Bs of each verdict. Raises HistoryError."""
+) -> dict[str, Sequence[Any]]:
+    """Read the columns of metrics and A/Bs. Raises HistoryError."""
     columns = (VERDICT.c.session, VERDICT.c.configuration, VERDICT.c.metrics)
     query = (
         select(*columns)
@@ -110,15 +112,55 @@ def _read_further_cells(
         fetch_rows(location, query, _parse_metrics)
         raise
     keys = zip(sessions, configurations, strict=True)
-    return [
-        {**noises.get(key, {}), **flatten_metrics(values)}
-        for key, values in zip(keys, metrics, strict=True)
-    ]
+    return list_further_columns([noises.get(key, {}) for key in keys], metrics)
 
 
 def _parse_metrics(row: Row) -> Row:
     """Return a row with its metrics parsed."""
     return {**row, "metrics": parse_metrics(row["metrics"])}
+
+
+_ABSENT = (None, None)
+
+
+def list_further_columns(
+    noises: Sequence[Mapping[str, Any]], metrics: Sequence[MetricsByName]
+) -> dict[str, Sequence[Any]]:
+    """Return the columns of A/Bs and metrics, with None for missing cells.
+
+    `noises` and `metrics` have one entry for each verdict. The order of the columns is
+    that in the rows of the verdicts: A/Bs, metrics, standard deviations (see
+    `flatten_metrics`); a column begins with the first verdict that has it.
+    """
+    columns: dict[str, Sequence[Any]] = {}
+    ranks: dict[str, tuple[int, int, int]] = {}
+    for name in dict.fromkeys(chain.from_iterable(noises)):
+        columns[name] = [noise.get(name) for noise in noises]
+        first = next(index for index, noise in enumerate(noises) if name in noise)
+        ranks[name] = first, 0, list(noises[first]).index(name)
+    all_deviations = {}
+    for name in dict.fromkeys(chain.from_iterable(metrics)):
+        pairs = [values.get(name, _ABSENT) for values in metrics]
+        first = next(index for index, pair in enumerate(pairs) if pair is not _ABSENT)
+        values, all_deviations[name] = zip(*pairs, strict=True)
+        columns[f"metric_{name}"] = values
+        ranks[f"metric_{name}"] = first, 1, list(metrics[first]).index(name)
+    for name, deviations in all_deviations.items():
+        known = (index for index, value in enumerate(deviations) if value is not None)
+        first = next(known, -1)
+        if first >= 0:
+            title = f"metric_{name}_sd"
+            columns[title] = _cover(deviations, columns.get(title))
+            ranks.setdefault(title, (first, 2, list(metrics[first]).index(name)))
+    return {name: columns[name] for name in sorted(columns, key=ranks.__getitem__)}
+
+
+def _cover(deviations: Sequence[Any], values: Sequence[Any] | None) -> Sequence[Any]:
+    """Replace values of a metric that is named like the deviations of another one."""
+    if values is None:
+        return deviations
+    pairs = zip(deviations, values, strict=True)
+    return [value if deviation is None else deviation for deviation, value in pairs]
 
 
 def flatten_metrics(metrics: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

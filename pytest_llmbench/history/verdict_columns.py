@@ -39,11 +39,12 @@ class VerdictColumns(NamedTuple):
     """Verdicts with their runs and sessions, oldest first.
 
     `columns` are those of `list_columns`. Times have no time zone, lists and
-    dictionaries are JSON texts, and step times are packed. `noises` and `metrics` have
-    one entry for each verdict.
+    dictionaries are JSON texts, and step times are packed. `nested` has the values of
+    these JSON texts, by column. `noises` and `metrics` have one entry for each verdict.
     """
 
     columns: Columns
+    nested: Mapping[str, Mapping[str | None, Any]]
     noises: Sequence[Mapping[str, Any]]
     metrics: Sequence[MetricsByName]
 
@@ -62,8 +63,7 @@ def read_columns(
             columns["counts"], columns["run_seconds"], strict=True
         ):
             require_time_if_counted(counts, seconds)
-        for name in NESTED:
-            _check_nested(name, columns[name])
+        nested = {name: _parse_nested(name, columns[name]) for name in NESTED}
         _check_steps(columns["step_seconds"])
         metrics = decode_metrics(columns.pop("metrics"))
     except (HistoryError, *UNEXPECTED):
@@ -71,7 +71,8 @@ def read_columns(
         list_everything(location, sessions)
         raise
     keys = zip(columns["session"], columns["configuration"], strict=True)
-    return VerdictColumns(columns, [noises.get(key, {}) for key in keys], metrics)
+    noises_by_verdict = [noises.get(key, {}) for key in keys]
+    return VerdictColumns(columns, nested, noises_by_verdict, metrics)
 
 
 def fetch_columns(location: StoreLocation, query: Select[Any]) -> Columns:
@@ -124,15 +125,20 @@ def _check_types(name: str, kind: type[Any], cells: Sequence[Any]) -> None:
             raise TypeError(f"{name} is not finite")
 
 
-def _check_nested(name: str, texts: Sequence[str | None]) -> None:
-    """Raise TypeError or ValueError if a text is not JSON of the column's type."""
+def _parse_nested(name: str, texts: Sequence[str | None]) -> dict[str | None, Any]:
+    """Return the list or dictionary in each text; None for None.
+
+    Raises TypeError or ValueError if a text is not JSON of the column's type.
+    """
+    values: dict[str | None, Any] = {None: None}
     for text in set(texts):
         if text is None:
             continue
         if name == "environment":
-            parse_environment(text)
+            values[text] = parse_environment(text)
         else:
-            parse_list(name, text)
+            values[text] = parse_list(name, text)
+    return values
 
 
 # --- step times -----------------------------------------------------------------------

@@ -22,7 +22,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.redaction import Redactor, make_redactor
-from pytest_llmbench.core.runtime import discard_output
+from pytest_llmbench.core.runtime import discard_output, pause_garbage_collection
 from pytest_llmbench.core.userfile import is_stream
 from pytest_llmbench.report.document import IDENTIFIERS
 from pytest_llmbench.report.output_files import EXPORT, open_atomically
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.history.batches import SessionBatch
     from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.history.verdict_columns import MetricsByName
 
 Columns = Mapping[str, type]
 """The columns of a table in order: names and types of values."""
@@ -84,6 +85,7 @@ def export(store: StoreLocation, arguments: argparse.Namespace) -> Output:
         return Output("")
     try:
         with (
+            pause_garbage_collection(),
             explain_errors(store),
             open_atomically(output, EXPORT, make_folders=False) as file,
         ):
@@ -142,61 +144,51 @@ def _print(texts: Iterator[str]) -> None:
 class _Part(NamedTuple):
     """The redacted verdicts of one part.
 
-    `columns` are those of `list_columns`; lists and dictionaries are JSON texts, and
-    step times are packed. `further` has the cells of metrics and A/Bs of each verdict.
+    `columns` are those of `list_columns`; times have no time zone, lists and
+    dictionaries are JSON texts, and step times are packed. `noises` and `metrics` have
+    one entry for each verdict.
     """
 
     columns: Mapping[str, Sequence[Any]]
-    further: Sequence[Mapping[str, Any]]
+    noises: Sequence[Mapping[str, Any]]
+    metrics: Sequence[MetricsByName]
 
 
 def _read(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[_Part]:
-    """Yield the redacted verdicts of each part. Times are ISO texts."""
-    from pytest_llmbench.history.batches import flatten_metrics
+    """Yield the redacted verdicts of each part."""
     from pytest_llmbench.history.paired_noise import list_noises
+    from pytest_llmbench.history.queries import NESTED, list_columns
     from pytest_llmbench.history.verdict_columns import read_columns
 
     redactor = make_redactor()
+    kinds = list_columns()
     noises = list_noises(store)
     redacted_noises = {
         key: redactor.redact_values(noise, KEPT) for key, noise in noises.items()
     }
     for part in parts:
         verdicts = read_columns(store, part.sessions, redacted_noises)
-        columns = {
-            name: _redact_column(redactor, name, values)
-            for name, values in verdicts.columns.items()
-        }
-        further = [
-            {**noise, **flatten_metrics(metrics)}
-            for noise, metrics in zip(verdicts.noises, verdicts.metrics, strict=True)
-        ]
-        yield _Part(columns, further)
+        columns: dict[str, Sequence[Any]] = {}
+        for name, values in verdicts.columns.items():
+            if name in NESTED:
+                formatted = _redact_nested(redactor, name, verdicts.nested[name])
+                columns[name] = [formatted[text] for text in values]
+            elif name in KEPT or kinds[name] is not str:  # only texts contain secrets
+                columns[name] = values
+            else:
+                columns[name] = redactor.redact_texts(name, values)
+        yield _Part(columns, verdicts.noises, verdicts.metrics)
 
 
-def _redact_column(
-    redactor: Redactor, name: str, values: Sequence[Any]
-) -> Sequence[Any]:
-    """Redact the values of a column, and format times and JSON texts."""
-    from pytest_llmbench.history.queries import NESTED, list_columns
-
-    if name in NESTED:
-        formatted = {text: _redact_nested(redactor, name, text) for text in set(values)}
-        return [formatted[text] for text in values]
-    if name in TIMES:
-        return [time and time.replace(tzinfo=UTC).isoformat() for time in values]
-    # Only texts may contain secrets.
-    if name in KEPT or list_columns()[name] is not str:
-        return values
-    return redactor.redact_texts(name, values)
-
-
-def _redact_nested(redactor: Redactor, name: str, text: str | None) -> str:
-    """Redact the texts in a list or dictionary, given and returned as JSON."""
-    value = None if text is None else json.loads(text)
-    if name not in KEPT:
-        value = redactor.redact_values(value, KEPT)
-    return json.dumps(value)
+def _redact_nested(
+    redactor: Redactor, name: str, values: Mapping[str | None, Any]
+) -> dict[str | None, str]:
+    """Redact the texts in lists or dictionaries, and format these as JSON."""
+    redacted = {}
+    for text, value in values.items():
+        shown = value if name in KEPT else redactor.redact_values(value, KEPT)
+        redacted[text] = json.dumps(shown)
+    return redacted
 
 
 # --- CSV and JSON ---------------------------------------------------------------------
@@ -224,19 +216,31 @@ def _format(
 
 def _list_rows(part: _Part) -> Iterator[dict[str, Any]]:
     """Yield each verdict as a plain dictionary, with None for missing step times."""
+    from pytest_llmbench.history.batches import flatten_metrics
     from pytest_llmbench.history.queries import NESTED, unpack_steps
 
     parsed = {name: list(map(json.loads, part.columns[name])) for name in NESTED}
-    columns = {**part.columns, **parsed}
-    for values, further in zip(
-        zip(*columns.values(), strict=True), part.further, strict=True
+    times = {name: _format_times(part.columns[name]) for name in TIMES}
+    columns = {**part.columns, **parsed, **times}
+    for values, noise, metrics in zip(
+        zip(*columns.values(), strict=True), part.noises, part.metrics, strict=True
     ):
         row = dict(zip(columns, values, strict=True))
         row[STEPS] = [
             None if math.isnan(seconds) else seconds
             for seconds in unpack_steps(row[STEPS])
         ]
-        yield {**row, **further}
+        yield {**row, **noise, **flatten_metrics(metrics)}
+
+
+def _format_times(times: Sequence[datetime | None]) -> list[str | None]:
+    """Format UTC times without a time zone as ISO texts."""
+    texts = {
+        time: time.replace(tzinfo=UTC).isoformat()
+        for time in set(times)
+        if time is not None
+    }
+    return [None if time is None else texts[time] for time in times]
 
 
 def _format_indented(row: dict[str, Any]) -> str:
@@ -250,8 +254,10 @@ def _format_csv(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator
     yield ",".join(_quote(list(columns))) + "\n"
     for part in _read(store, parts):
         cells = [
-            _format_cells(_list_cells(part, name, kind), kind)
-            for name, kind in columns.items()
+            _format_cells(values, kind)
+            for values, kind in zip(
+                _list_cells(part, columns), columns.values(), strict=True
+            )
         ]
         rows = map(",".join, zip(*cells, strict=True))
         yield "".join([f"{row}\n" for row in rows])
@@ -264,8 +270,14 @@ def _format_cells(values: Sequence[Any], kind: type) -> Sequence[str]:
         return [f'"{text}"' if "," in text else text for text in texts]
     if kind is float:
         return _format_numbers(values)
-    texts = ["" if value is None else str(value) for value in values]
-    return _quote(texts) if kind in (str, datetime) else texts
+    if kind is datetime:
+        values = _format_times(values)
+    elif kind is not str:
+        return ["" if value is None else str(value) for value in values]
+    distinct = list(dict.fromkeys(values))
+    quoted = _quote([value or "" for value in distinct])
+    cells = dict(zip(distinct, quoted, strict=True))
+    return [cells[value] for value in values]
 
 
 def _quote(texts: Sequence[str]) -> Sequence[str]:
@@ -304,10 +316,12 @@ def _format_steps(packed: Sequence[bytes]) -> list[str]:
     from pytest_llmbench.history.verdict_columns import join_steps
 
     steps = list(map(unpack_steps, packed))
-    if not _are_plain(join_steps(packed)):
+    if not steps or not _are_plain(join_steps(packed)):
         return [str(list(seconds)) for seconds in steps]
-    texts = [msgspec.json.encode(seconds).decode() for seconds in steps]
-    return [text.replace(",", ", ").replace("null", "nan") for text in texts]
+    # All lists at once: `[[7.3,null],[],[7.4]]`.
+    joined = msgspec.json.encode(steps).decode().replace("null", "nan")
+    texts = joined.removeprefix("[[").removesuffix("]]").replace(",", ", ")
+    return [f"[{text}]" for text in texts.split("], [")]
 
 
 def _are_plain(numbers: ArrayLike) -> bool:
@@ -332,14 +346,17 @@ def _find_columns(store: StoreLocation, parts: Sequence[SessionBatch]) -> Column
     return {**list_columns(), **further_columns}
 
 
-def _list_cells(part: _Part, name: str, kind: type) -> Sequence[Any]:
-    """Return the values of a column. `kind` is the type of the values."""
-    if name in part.columns:
-        return part.columns[name]
-    values = [cells.get(name) for cells in part.further]
-    if kind is float:
-        return [None if value is None else float(value) for value in values]
-    return values
+def _list_cells(part: _Part, columns: Columns) -> Iterator[Sequence[Any]]:
+    """Yield the values of each of these columns."""
+    from pytest_llmbench.history.batches import list_further_columns
+
+    further = list_further_columns(part.noises, part.metrics)
+    empty = [None] * len(part.metrics)
+    for name, kind in columns.items():
+        values = part.columns.get(name, further.get(name, empty))
+        if kind is float and int in set(map(type, values)):
+            values = [None if value is None else float(value) for value in values]
+        yield values
 
 
 # --- Parquet --------------------------------------------------------------------------
@@ -358,8 +375,10 @@ def _write_parquet(
     with pq.ParquetWriter(file, schema) as writer:
         for part in _read(store, parts):
             arrays = [
-                _make_array(_list_cells(part, name, kind), schema.field(name).type)
-                for name, kind in columns.items()
+                _make_array(values, kind)
+                for values, kind in zip(
+                    _list_cells(part, columns), schema.types, strict=True
+                )
             ]
             pending.append(pa.table(arrays, schema=schema))
             if sum(len(table) for table in pending) >= ROW_GROUP:
@@ -371,13 +390,11 @@ def _write_parquet(
 
 
 def _make_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Make the array of a column; ISO texts become timestamps, bytes step times."""
+    """Make the array of a column; packed step times become lists."""
     import pyarrow as pa
 
     if pa.types.is_list(kind):
         return _make_step_array(values)
-    if pa.types.is_timestamp(kind):
-        values = [value and datetime.fromisoformat(value) for value in values]
     return pa.array(values, kind)
 
 
