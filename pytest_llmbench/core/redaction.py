@@ -26,6 +26,7 @@ from pytest_llmbench.core.secret_rules import (
     is_identifier,
     is_line_of_key,
     is_secret,
+    select_suspects,
 )
 
 # The shortest secret that is also replaced inside a word. Replacing every `1` or `no`
@@ -235,19 +236,20 @@ class Redactor:
         Equal texts are redacted once; nothing is remembered. None is returned as None.
         """
 
-        # The name of the column may show that its texts are secrets.
-        is_named_secret = find_kind(name) is not None
+        distinct = list({text for text in texts if text is not None})
+        redacted: dict[str | None, str]
+        if find_kind(name) is not None:  # the name shows that its texts are secrets
+            redacted = {text: self.redact_variable(name, text) for text in distinct}
+        else:
+            suspects = select_suspects(distinct)
+            if self._forms:
+                suspects.update(filter(self._may_contain_value, distinct))
+            redacted = {text: self.redact(text) for text in suspects}
+        return [redacted.get(text, text) for text in texts]
 
-        def change(text: str | None) -> str | None:
-            """Redact a text."""
-            if text is None:
-                return None
-            if is_named_secret:
-                return self.redact_variable(name, text)
-            return self.redact(text)
-
-        redacted = {text: change(text) for text in set(texts)}
-        return [redacted[text] for text in texts]
+    def _may_contain_value(self, text: str) -> bool:
+        """True if a text contains a secret value, or an ellipsis after its beginning."""
+        return bool(self._pattern.search(text)) or "…" in text or "..." in text
 
     def redact_lines(self, lines: Iterable[str]) -> list[str]:
         """Redact the lines of a text, including those of a private key.

@@ -142,8 +142,8 @@ def list_further_columns(
     for name in dict.fromkeys(chain.from_iterable(metrics)):
         pairs = [values.get(name, _ABSENT) for values in metrics]
         first = next(index for index, pair in enumerate(pairs) if pair is not _ABSENT)
-        values, all_deviations[name] = zip(*pairs, strict=True)
-        columns[f"metric_{name}"] = values
+        columns[f"metric_{name}"] = [value for value, _ in pairs]
+        all_deviations[name] = [deviation for _, deviation in pairs]
         ranks[f"metric_{name}"] = first, 1, list(metrics[first]).index(name)
     for name, deviations in all_deviations.items():
         known = (index for index, value in enumerate(deviations) if value is not None)

@@ -46,6 +46,9 @@ _LISTS: dict[str, type[Any] | UnionType] = {
     "log_sha256": str | None,
 }
 
+# The columns that contain lists of texts.
+TEXT_LISTS = tuple(name for name, kind in _LISTS.items() if kind is str)
+
 # The columns that contain lists or dictionaries, except `metrics`.
 NESTED = (*_LISTS, "environment")
 

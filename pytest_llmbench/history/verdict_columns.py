@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history.paired_noise import Noises
 from pytest_llmbench.history.queries import (
     NESTED,
+    TEXT_LISTS,
     list_everything,
     parse_environment,
     parse_list,
@@ -104,13 +106,12 @@ def iterate_columns(
 def _make_columns(query: Select[Any], rows: Sequence[Sequence[Any]]) -> Columns:
     """Return the checked columns of rows."""
     selected = query.selected_columns
-    values: Iterable[Sequence[Any]] = zip(*rows, strict=True)
-    if not rows:
-        values = [()] * len(selected)
+    cells = list(chain.from_iterable(rows))  # faster than `zip(*rows)`
     columns: Columns = {}
-    for column, cells in zip(selected, values, strict=True):
-        _check_types(column.name, column.type.python_type, cells)
-        columns[column.name] = cells
+    for position, column in enumerate(selected):
+        values = cells[position :: len(selected)]
+        _check_types(column.name, column.type.python_type, values)
+        columns[column.name] = values
     return columns
 
 
@@ -132,13 +133,24 @@ def _parse_nested(name: str, texts: Sequence[str | None]) -> dict[str | None, An
     """
     values: dict[str | None, Any] = {None: None}
     for text in set(texts):
-        if text is None:
-            continue
-        if name == "environment":
-            values[text] = parse_environment(text)
-        else:
-            values[text] = parse_list(name, text)
+        if text is not None:
+            values[text] = _parse_one(name, text)
     return values
+
+
+_decode_texts = Decoder(list[str]).decode
+
+
+def _parse_one(name: str, text: str) -> Any:
+    """Parse a list or dictionary; lists of texts with msgspec, unless it refuses them."""
+    if name == "environment":
+        return parse_environment(text)
+    if name in TEXT_LISTS:
+        try:
+            return _decode_texts(text)
+        except ValueError:
+            pass
+    return parse_list(name, text)
 
 
 # --- step times -----------------------------------------------------------------------

@@ -28,6 +28,7 @@ from pytest_llmbench.core.secret_rules import (
     hide_tokens,
     is_path,
     is_random,
+    select_suspects,
 )
 from pytest_llmbench.core.token_rules import TOKEN_RULES
 
@@ -294,3 +295,28 @@ def test_redaction_time_grows_linearly_with_length(unit: str) -> None:
 
     count_calls(4000)  # compiles the patterns
     assert count_calls(16_000) <= 5 * count_calls(4000)
+
+
+@pytest.mark.parametrize("values", [(), ("s3cr3t-0f-mine", "aB/cD+eF12=="), ("q7",)])
+def test_column_is_redacted_like_each_of_its_texts(values: tuple[str, ...]) -> None:
+    secrets = [*list_tokens(), *list_assigned(), *list_basic(), *list_blocks()]
+    texts = [
+        *(text for text, _ in secrets),
+        *HARMLESS,
+        *SECOND_HARMLESS,
+        *("", "key", "ΑΣ", "İ hf_", "\ud800 token=", "a\nb", "x s3cr3t-0f-mine"),
+        *("cut s3cr3t-0…", "cut s3cr3t...", "aB%2FcD%2BeF12%3D%3D", "the q7 word"),
+    ]
+    redactor = Redactor(values)
+    redacted = redactor.redact_texts("text", [None, *texts, *texts])
+    each = [redactor.redact(text) for text in texts]
+    assert redacted == [None, *each, *each]
+    assert each != texts
+
+
+def test_suspects_are_the_texts_with_a_keyword() -> None:
+    texts = ["", "plain", "HF_TOKEN=x", "ok", "pass\nword", "password"]
+    suspects = select_suspects(texts)
+    assert {"HF_TOKEN=x", "password"} <= suspects
+    assert not {"", "plain", "ok"} & suspects
+    assert select_suspects([]) == set()

@@ -372,7 +372,9 @@ def _write_parquet(
     columns = _find_columns(store, parts)
     schema = _make_schema(columns)
     pending: list[pa.Table] = []
-    with pq.ParquetWriter(file, schema) as writer:
+    # Numbers rarely repeat: a dictionary of them takes more time and space.
+    texts = [name for name, kind in columns.items() if kind is str]
+    with pq.ParquetWriter(file, schema, use_dictionary=texts) as writer:
         for part in _read(store, parts):
             arrays = [
                 _make_array(values, kind)
