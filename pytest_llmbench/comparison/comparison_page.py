@@ -36,7 +36,7 @@ from pytest_llmbench.report.html import (
 from pytest_llmbench.report.html.charts import Chart
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
 from pytest_llmbench.report.html.page_tables import ShownTable
-from pytest_llmbench.report.html.site_names import ENDING, INDEX
+from pytest_llmbench.report.site_names import ENDING, INDEX
 
 BADGES = {
     SideAnswer.SLOWER: ("red", "\N{MULTIPLICATION X}"),

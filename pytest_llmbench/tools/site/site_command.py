@@ -16,7 +16,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, describe_os_error
 from pytest_llmbench.core.redaction import hide_password_of, redact_text
 from pytest_llmbench.core.runtime import pause_garbage_collection
-from pytest_llmbench.report.html.site_names import INDEX
+from pytest_llmbench.report.site_names import INDEX
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_llmbench.core.patterns import compile_on_use
-from pytest_llmbench.report.html.site_names import INDEX
 from pytest_llmbench.report.output_files import (
     FileKind,
     find_obstacle,
     write_atomically,
 )
+from pytest_llmbench.report.site_names import INDEX
 
 CONFIGURATIONS, COMPARISONS = "configurations", "compare"
 """The subfolders of the pages that the index page links to."""

@@ -33,7 +33,7 @@ from pytest_llmbench.report.html.charts import (
     DrawnDay,
     draw_days,
 )
-from pytest_llmbench.report.html.site_names import ENDING, INDEX
+from pytest_llmbench.report.site_names import ENDING, INDEX
 from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER, choose_colour
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.tools.site.fleet_records import FleetDays, FleetRow
