@@ -361,15 +361,14 @@ def make_environment() -> Environment:
 
 
 def read_style(*names: str) -> str:
-    """Read the style sheets of a page, joined and without comments and needless space.
+    """Read the style sheets of a page, joined and without needless space.
 
-    Their strings must not contain braces, colons, commas or semicolons.
+    They have no comments, and no braces, colons, commas or semicolons in strings.
     """
-    text = "\n".join(map(_read_asset, names))
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    text = re.sub(r"\s+", " ", text)
-    text = re.sub(r" ?([{};,>]) ?|(:) ", r"\1\2", text)
-    return text.replace(";}", "}").strip()
+    text = " ".join("\n".join(map(_read_asset, names)).split())
+    for mark in "{};,>":
+        text = text.replace(f" {mark}", mark).replace(f"{mark} ", mark)
+    return text.replace(": ", ":").replace(";}", "}")
 
 
 def read_script(*names: str) -> str:
@@ -377,8 +376,12 @@ def read_script(*names: str) -> str:
 
     A comment begins a line or follows two spaces; strings have one line.
     """
-    text = "\n".join(map(_read_asset, names))
-    return re.sub(r"(?m)^ *//.*\n|  //.*$|^ +|^\n", "", text).strip()
+    lines = []
+    for line in "\n".join(map(_read_asset, names)).splitlines():
+        code, _, _comment = line.strip().partition("  //")
+        if code and not code.startswith("//"):
+            lines.append(code)
+    return "\n".join(lines)
 
 
 def _read_asset(name: str) -> str:
