@@ -133,26 +133,24 @@ def list_further_columns(
     `flatten_metrics`); a column begins with the first verdict that has it.
     """
     columns: dict[str, Sequence[Any]] = {}
-    ranks: dict[str, tuple[int, int, int]] = {}
+    firsts = set()  # indexes of the verdicts with which a column begins
     for name in dict.fromkeys(chain.from_iterable(noises)):
         columns[name] = [noise.get(name) for noise in noises]
-        first = next(index for index, noise in enumerate(noises) if name in noise)
-        ranks[name] = first, 0, list(noises[first]).index(name)
+        firsts.add(next(i for i, noise in enumerate(noises) if name in noise))
     all_deviations = {}
     for name in dict.fromkeys(chain.from_iterable(metrics)):
         pairs = [values.get(name, _ABSENT) for values in metrics]
-        first = next(index for index, pair in enumerate(pairs) if pair is not _ABSENT)
         columns[f"metric_{name}"] = [value for value, _ in pairs]
-        all_deviations[name] = [deviation for _, deviation in pairs]
-        ranks[f"metric_{name}"] = first, 1, list(metrics[first]).index(name)
-    for name, deviations in all_deviations.items():
-        known = (index for index, value in enumerate(deviations) if value is not None)
-        first = next(known, -1)
-        if first >= 0:
-            title = f"metric_{name}_sd"
+        all_deviations[f"metric_{name}_sd"] = [deviation for _, deviation in pairs]
+        firsts.add(next(i for i, pair in enumerate(pairs) if pair is not _ABSENT))
+    for title, deviations in all_deviations.items():
+        known = (i for i, deviation in enumerate(deviations) if deviation is not None)
+        first = next(known, None)
+        if first is not None:
             columns[title] = _cover(deviations, columns.get(title))
-            ranks.setdefault(title, (first, 2, list(metrics[first]).index(name)))
-    return {name: columns[name] for name in sorted(columns, key=ranks.__getitem__)}
+            firsts.add(first)
+    rows = [{**noises[i], **flatten_metrics(metrics[i])} for i in sorted(firsts)]
+    return {name: columns[name] for name in dict.fromkeys(chain.from_iterable(rows))}
 
 
 def _cover(deviations: Sequence[Any], values: Sequence[Any] | None) -> Sequence[Any]:

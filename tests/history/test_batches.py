@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import chain
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.remembered import START, document, outcome
 
 from pytest_llmbench.history import batches, queries
@@ -29,3 +33,31 @@ def test_export_batches_contain_each_session_once_in_order(
         START + timedelta(days=day) for day in range(4)
     ]
     assert batches.find_further_columns(location, listed, {})
+
+
+NUMBERS = st.none() | st.integers(-3, 3) | st.floats(-1, 1)
+METRICS = st.lists(
+    st.dictionaries(
+        st.sampled_from(["mfu", "mfu_sd", "tflops", "x"]), st.tuples(NUMBERS, NUMBERS)
+    ),
+    max_size=6,
+)
+NOISES = st.dictionaries(st.sampled_from(["ab_cluster", "ab_run_to_run"]), NUMBERS)
+
+
+@given(METRICS, st.data())
+def test_further_columns_equal_those_of_the_rows(
+    metrics: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    noises = [data.draw(NOISES) for _ in metrics]
+    rows = [
+        {**noise, **batches.flatten_metrics(values)}
+        for noise, values in zip(noises, metrics, strict=True)
+    ]
+    expected = {
+        name: [row.get(name) for row in rows]
+        for name in dict.fromkeys(chain.from_iterable(rows))
+    }
+    columns = batches.list_further_columns(noises, metrics)
+    assert list(columns) == list(expected)
+    assert columns == expected
