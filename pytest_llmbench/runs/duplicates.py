@@ -322,9 +322,13 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
     not. A log that was copied while the job ran is a duplicate, too: such a run has the
     same start, and its steps are the first steps of the complete run.
     """
+    keys = [_make_duplicate_key(run) for run in runs]
+    key_counts = Counter(keys)
     groups: dict[object, list[Run]] = defaultdict(list)
-    for run in runs:
-        groups[_make_duplicate_key(run)].append(run)
+    for run, key in zip(runs, keys, strict=True):
+        # Nearly all keys are unique: the times of thousands of runs need not be kept.
+        full_key = (key, *_list_times(run)) if key_counts[key] > 1 else key
+        groups[full_key].append(run)
     # first step: keep the last run of each group with equal logs
     originals = [_merge_dates(group) for group in groups.values()]
     dropped = [
@@ -361,22 +365,23 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
 
 
 def _make_duplicate_key(run: Run) -> object:
-    """Return a key that only runs of one configuration and job with equal logs share.
+    """Return a key that only runs of one configuration and job with equal texts share.
 
     A run without steps shares its key with no other run.
     """
     if not count_steps(run):
         return run.id
-    logs = [attempt.log for attempt in run.attempts]
-    times = (
-        segment.steps.seconds.tobytes() for log in logs for segment in log.segments
-    )
-    return (
-        run.identity.key,
-        run.found.job_id,
-        tuple(log.fingerprint for log in logs),
-        *times,
-    )
+    fingerprints = [attempt.log.fingerprint for attempt in run.attempts]
+    return run.identity.key, run.found.job_id, *fingerprints
+
+
+def _list_times(run: Run) -> list[bytes]:
+    """Return the bytes of the step times of each segment."""
+    return [
+        segment.steps.seconds.tobytes()
+        for attempt in run.attempts
+        for segment in attempt.log.segments
+    ]
 
 
 def _merge_dates(duplicates: Sequence[Run]) -> Run:
@@ -599,8 +604,10 @@ class _EarlierRuns:
     """
 
     def __init__(self) -> None:
-        self._by_steps: dict[object, Run] = {}
-        self._by_sample: dict[int, list[Run]] = defaultdict(list)
+        self._by_steps: dict[tuple[int, ...], Run] = {}
+        # by the steps with the configuration or the logs, for steps of several runs
+        self._by_steps_and_fact: dict[object, Run] = {}
+        self._by_sample: dict[int, tuple[Run, ...]] = {}
 
     def add(self, run: Run, hashes: Sequence[StepHashes]) -> list[Run]:
         """Add a run; return the earlier runs that it may duplicate, oldest first.
@@ -608,18 +615,21 @@ class _EarlierRuns:
         `hashes` are those of its segments.
         """
         step_hashes = tuple(segment.whole for segment in hashes)
-        # Each key finds the oldest run with these steps: of any kind, of the same
-        # configuration, and with identical logs.
-        keys = (
-            step_hashes,
-            (step_hashes, run.identity.key),
-            (step_hashes, _hash_logs(run)),
-        )
-        candidates = {
-            earlier.id: earlier
-            for earlier in (self._by_steps.setdefault(key, run) for key in keys)
-            if earlier is not run
-        }
+        # the oldest runs with these steps: of any kind, of the same configuration, and
+        # with identical logs
+        oldest = self._by_steps.setdefault(step_hashes, run)
+        candidates: dict[str, Run] = {}
+        if oldest is not run:
+            for side in (oldest, run):
+                for fact in (side.identity.key, _hash_logs(side)):
+                    self._by_steps_and_fact.setdefault((step_hashes, fact), side)
+            facts = (run.identity.key, _hash_logs(run))
+            alike = [self._by_steps_and_fact[step_hashes, fact] for fact in facts]
+            candidates = {
+                earlier.id: earlier
+                for earlier in (oldest, *alike)
+                if earlier is not run
+            }
         samples = set(chain.from_iterable(segment.samples for segment in hashes))
         partial_duplicates = {
             other.id: other
@@ -630,9 +640,11 @@ class _EarlierRuns:
         # rounded times agree in many steps by chance.
         if not partial_duplicates or is_equal_enough(list_all_steps(run)):
             candidates |= partial_duplicates
+            alone = (run,)  # shared by the samples, most of which occur once
             for sample in samples:
-                if len(self._by_sample[sample]) < MOST_ALIKE:
-                    self._by_sample[sample].append(run)
+                others = self._by_sample.get(sample, ())
+                if len(others) < MOST_ALIKE:
+                    self._by_sample[sample] = others + alone if others else alone
         return list(candidates.values())
 
 

@@ -7,9 +7,11 @@ compared by different clocks. Also drops jobs that are superseded.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import groupby
 
 import numpy as np
 from msgspec import structs
@@ -78,23 +80,15 @@ def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
     ordered = runs_by_key.pop(None, [])  # unidentified runs keep their starts
     for group in runs_by_key.values():
         ordered += _date_group(group, now) if len(group) > 1 else group
-    key_counts = Counter(_make_primary_key(run, now) for run in ordered)
-
-    def make_key(
-        run: Run,
-    ) -> tuple[tuple[datetime, bool, tuple[int, str]], float, datetime, str]:
-        """Return the sort key: primary key, slowness, file time, id."""
-        first = _make_primary_key(run, now)
-        # Of two logs of one job with different step times the slower sorts as the
-        # later, since it has to be judged.
-        return (
-            first,
-            _measure_slowness(run) if key_counts[first] > 1 else 0.0,
-            run.found.modified or now,
-            run.id,
-        )
-
-    return sorted(ordered, key=make_key, reverse=True)
+    get_primary_key = partial(_make_primary_key, now=now)
+    ordered.sort(key=get_primary_key, reverse=True)
+    fully_ordered: list[Run] = []
+    for _, equal_runs in groupby(ordered, get_primary_key):
+        together = list(equal_runs)
+        if len(together) > 1:
+            together.sort(key=partial(_make_secondary_key, now=now), reverse=True)
+        fully_ordered += together
+    return fully_ordered
 
 
 def _make_primary_key(
@@ -108,6 +102,15 @@ def _make_primary_key(
         not count_steps(run),
         _read_job_number(run),
     )
+
+
+def _make_secondary_key(run: Run, now: datetime) -> tuple[float, datetime, str]:
+    """Return the sort key of runs with equal primary keys: slowness, file time, id.
+
+    Of two logs of one job with different step times the slower sorts as the later,
+    since it has to be judged.
+    """
+    return _measure_slowness(run), run.found.modified or now, run.id
 
 
 def _measure_slowness(run: Run) -> float:
