@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -655,7 +655,13 @@ def _collect_hints(
     distinct_hints = {
         (hint.field, hint.value.casefold()): hint for hint in reversed(hints)
     }
-    return tuple(reversed(distinct_hints.values()))
+    return _share_hints(tuple(reversed(distinct_hints.values())))
+
+
+@lru_cache(1024)
+def _share_hints(hints: tuple[Hint, ...]) -> tuple[Hint, ...]:
+    """Return the hints that runs of one configuration share."""
+    return hints
 
 
 def _make_id(draft: JobDraft, folder: Folder, layout: Layout, job: str) -> str:
@@ -719,27 +725,37 @@ def _make_ids_unique(
     ordered = sorted(
         runs,
         key=lambda run: (
-            # the parts of its path; the current folder has none
-            run.folder_text.split(os.sep) if run.folder_text != os.curdir else [],
+            _make_sort_text(run.folder_text),
             # shorter numbers first: 9 before 10
             len(run.job_id),
             run.job_id,
-            _get_file_name(run),
+            _find_file_name(run),
         ),
     )
     with_log_names = _extend_ids(
         ordered,
         taken_ids,
-        lambda _, run: _make_printable(PurePath(_get_file_name(run)).stem),
+        lambda _, run: _make_printable(Path(_find_file_name(run)).stem),
     )
     return tuple(_extend_ids(with_log_names, taken_ids, lambda number, _: f"~{number}"))
 
 
-def _get_file_name(run: RunFiles) -> str:
+def _make_sort_text(folder_text: str) -> str:
+    """Return a text that sorts like the components of a folder's path.
+
+    The components of thousands of paths take much memory.
+    """
+    if folder_text == os.curdir:
+        return ""
+    components = folder_text.replace("/", "\0")
+    return f"/{components}" if folder_text.startswith("/") else components
+
+
+def _find_file_name(run: RunFiles) -> str:
     """Return the name of the first log of a run, else of its metadata or folder."""
     if run.attempts:
         return run.attempts[0].log_name
-    return run.metadata_name or os.path.basename(run.folder_text)
+    return run.metadata_name or run.folder.name
 
 
 def _extend_ids(

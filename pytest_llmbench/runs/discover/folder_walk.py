@@ -65,8 +65,8 @@ RENAMED = compile_on_use(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
 # Limit of folders to read; so many take a minute and half a gigabyte of memory.
 MOST_FOLDERS = 1_000_000
 
-Notes = list[tuple[Path, str]]
-"""Paths, with the reasons for which they are not read."""
+Note = tuple[Path, str]
+"""A path, with the reason for which it is not read."""
 
 FileId = int
 """The device and inode of a file or folder, as one number."""
@@ -151,8 +151,8 @@ class Walk:
     stores: Stores = field(default_factory=Stores)
     opens_archives: bool = False  # if False, archives are ordinary files
     folders: list[Folder] = field(default_factory=list)
-    ignored: Notes = field(default_factory=list)
-    unreadable: Notes = field(default_factory=list)
+    ignored: list[Note] = field(default_factory=list)
+    unreadable: list[Note] = field(default_factory=list)
     # Profiler reports by path, with their modification times (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
     # logs under names that are not read, and broken links: modification time (epoch

@@ -23,7 +23,7 @@ from pytest_llmbench.runs.discover.folder_walk import (
     RENAMED,
     REPORT,
     Folder,
-    Notes,
+    Note,
     Walk,
     WalkedFile,
 )
@@ -54,7 +54,7 @@ _RENAMED_SUFFIX = compile_on_use(r"\.(?:out|log)(?=\.)")
 _SEPARATOR = compile_on_use(r"[-_.]")
 
 
-class JobDraft(Struct):
+class JobDraft(Struct, gc=False):
     """The files of one job in one folder."""
 
     job: str
@@ -71,12 +71,15 @@ class JobDraft(Struct):
     logless_path: Path | None = None
 
 
-class FolderJobs(Struct, frozen=True):
+_NO_METADATA: Mapping[str, str] = {}
+
+
+class FolderJobs(Struct, frozen=True, gc=False):
     """The jobs of one folder, its metadata by job id, and its other files with reasons."""
 
     drafts: tuple[JobDraft, ...]
-    metadata: dict[str, str]  # names of files by job id
-    ignored: Notes
+    metadata: Mapping[str, str]  # names of files by job id
+    ignored: Sequence[Note]
 
 
 def group_files(folder: Folder) -> FolderJobs:
@@ -131,7 +134,8 @@ def group_files(folder: Folder) -> FolderJobs:
     ignored = [
         (folder.path / name, reason) for name, reason in reasons.items() if reason
     ]
-    return FolderJobs(tuple(drafts), metadata, ignored)
+    # Thousands of folders share the empty values.
+    return FolderJobs(tuple(drafts), metadata or _NO_METADATA, tuple(ignored))
 
 
 def _draft_metrics(
@@ -433,7 +437,7 @@ Parts = tuple[str, ...]
 """The components of a path."""
 
 
-class JobFolder(Struct, frozen=True):
+class JobFolder(Struct, frozen=True, gc=False):
     """One folder with its jobs and its layout."""
 
     folder: Folder
@@ -616,7 +620,7 @@ def find_empty_launches(
         )
         # the experiment's folder or the launch below it, not a deeper task's folder
         if folder.name in layout.experiment[:2]:
-            yield JobFolder(folder, FolderJobs((draft,), {}, []), layout)
+            yield JobFolder(folder, FolderJobs((draft,), _NO_METADATA, ()), layout)
 
 
 def _is_launch(folder: Folder) -> bool:
