@@ -44,7 +44,7 @@ Environment: TypeAlias = dict[str, str | None]
 """Software versions of a run, such as driver, nccl, pytorch, container, commit."""
 
 
-class Document(Struct, frozen=True, omit_defaults=True):
+class Document(Struct, frozen=True, omit_defaults=True, gc=False):
     """Base class of the records in a session document."""
 
 

@@ -90,8 +90,8 @@ _REPEATED = 0
 # number of steps, and limits the size of every other column.
 _COUNTED = "index"
 # Logs print few digits. Columns of floats that differ from run to run are stored as
-# integers of 2 or 4 bytes, in hundredths or millionths, if that is exact.
-_SCALES = {2: 100.0, 4: 1e6}
+# integers of 2 or 4 bytes, in thousandths or millionths, if that is exact.
+_SCALES = {2: 1e3, 4: 1e6}
 # Fewer integers could take as many bytes as one repeated float.
 _FEWEST_INTEGERS = 5
 
