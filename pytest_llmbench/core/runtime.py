@@ -104,6 +104,19 @@ def keep_freed_memory() -> None:
     bytes(31 << 20)  # never written, so that it takes no memory
 
 
+def return_freed_memory() -> None:
+    """Return the freed memory that `keep_freed_memory` keeps to Linux, once it is not
+    needed any more.
+
+    Does nothing unless the C library is glibc.
+    """
+    import ctypes
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
     """Disable Python's cyclic garbage collector in the context."""

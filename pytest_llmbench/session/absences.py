@@ -89,7 +89,8 @@ def _caution_not_judged(
     about newer files that were not read."""
     names_by_reason: dict[str, list[str]] = {}
     for result in selected:
-        for run in _list_newer(result, results):
+        runs = results.measurements.get(result.case.key, ())
+        for run in _list_newer(result, runs):
             # A marker file lists the runs of an A/B test, which are not judged. Any job
             # may write such a file and list a regular job in it. Only the runs that this
             # session launched certainly belong to an A/B.
@@ -115,8 +116,26 @@ def _caution_not_judged(
         )
 
 
+def select_citable(
+    result: ConfigurationResult, runs: Sequence[Measurement]
+) -> tuple[Measurement, ...]:
+    """Return the runs of a configuration that cautions may name, in their order.
+
+    These are the judged run, newer runs, and runs of the same day. `runs` are sorted,
+    newest first. A session with thousands of older runs need not keep these.
+    """
+    judged_run = result.judgement.measurement
+    kept = {run.run.id for run in _list_newer(result, runs)}
+    if judged_run is not None:
+        kept.add(judged_run.run.id)
+        if judged_run.started is not None:
+            same_day = _list_same_day_runs(judged_run, judged_run.started, runs)
+            kept |= {run.run.id for run in same_day}
+    return tuple([run for run in runs if run.run.id in kept])
+
+
 def _list_newer(
-    result: ConfigurationResult, results: SessionResults
+    result: ConfigurationResult, runs: Sequence[Measurement]
 ) -> Iterator[Measurement]:
     """Yield the runs of a configuration that are newer than the judged run.
 
@@ -124,7 +143,7 @@ def _list_newer(
     """
     judged_run = result.judgement.measurement
     # The runs are sorted, newest first.
-    for run in results.measurements.get(result.case.key, ()):
+    for run in runs:
         if (
             judged_run is not None
             and run.run is judged_run.run

@@ -36,6 +36,7 @@ from pytest_llmbench.core.run_records import (
     StartCandidate,
     UnnamedFiles,
 )
+from pytest_llmbench.core.runtime import return_freed_memory
 from pytest_llmbench.core.userfile import path_exists
 from pytest_llmbench.runs.discover.names import has_log_word
 from pytest_llmbench.runs.duplicates import (
@@ -129,6 +130,7 @@ def ingest(
     collection.add_logs(tell)
     collection.add_metrics()
     collection.add_unnamed()
+    return_freed_memory()
     return collection.finish()
 
 

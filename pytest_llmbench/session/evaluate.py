@@ -31,6 +31,7 @@ from pytest_llmbench.judge.silence import find_silences
 from pytest_llmbench.runs.duplicates import mark_past_duplicates
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.older_runs import measure_older
+from pytest_llmbench.session.absences import select_citable
 from pytest_llmbench.session.catalog import (
     PLAUSIBLE,
     Catalog,
@@ -158,10 +159,7 @@ def evaluate_runs(
         runs_found=len(ingested.runs),
         runs_before_since=len(ingested.runs) - len(current),
         ignored=ingested.ignored,
-        measurements={
-            key: _drop_before_since(per_baseline[0], settings)
-            for key, per_baseline in measured.items()
-        },
+        measurements=_select_kept(judged, measured, settings),
         checks=checks,
         required=frozenset(catalog.required_runs),
         remarks=tuple(_list_remarks(judged, settings, catalog))
@@ -174,6 +172,26 @@ def evaluate_runs(
         newer_stored=_find_newer_stored(judged, measured, ingested.copies, past),
         hidden=ingested.hidden,
     )
+
+
+def _select_kept(
+    judged: JudgedConfigurations, measured: Measured, settings: Settings
+) -> dict[Key, tuple[Measurement, ...]]:
+    """Return the runs that are still needed after the judgement, newest first.
+
+    A recording needs all of them. Otherwise cautions name runs near the judged one,
+    which is the only one of its configuration unless each run is judged.
+    """
+    runs = {
+        key: _drop_before_since(per_baseline[0], settings)
+        for key, per_baseline in measured.items()
+    }
+    if settings.record is not None or settings.runs != "newest":
+        return runs
+    return {
+        key: select_citable(result, runs[key])
+        for key, (result, _) in judged.newest.items()
+    }
 
 
 def _find_silences(judged: JudgedConfigurations, now: datetime) -> tuple[Silence, ...]:

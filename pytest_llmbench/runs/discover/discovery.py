@@ -71,6 +71,7 @@ from pytest_llmbench.runs.layouts.folder_layouts import (
     find_launcher,
     find_layout,
     find_surroundings,
+    share_hints,
 )
 from pytest_llmbench.runs.layouts.metadata import NO_METADATA, Metadata, read_metadata
 
@@ -229,6 +230,8 @@ def _find_named_runs(walk: Walk) -> Discovery:
     twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
     )
+    # the other folders are not needed any more, and half of all are empty
+    walk.folders = [folder for folder in walk.folders if folder.files or folder.unnamed]
     # folders of given files next to other jobs, which a report may belong to
     folders_with_other_jobs = {
         job_folder.folder.path
@@ -655,13 +658,7 @@ def _collect_hints(
     distinct_hints = {
         (hint.field, hint.value.casefold()): hint for hint in reversed(hints)
     }
-    return _share_hints(tuple(reversed(distinct_hints.values())))
-
-
-@lru_cache(1024)
-def _share_hints(hints: tuple[Hint, ...]) -> tuple[Hint, ...]:
-    """Return the hints that runs of one configuration share."""
-    return hints
+    return share_hints(tuple(reversed(distinct_hints.values())))
 
 
 def _make_id(draft: JobDraft, folder: Folder, layout: Layout, job: str) -> str:

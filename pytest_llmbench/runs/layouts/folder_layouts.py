@@ -31,7 +31,13 @@ _SIZE = compile_on_use(names.SIZE, re.IGNORECASE)
 _GPU_WORD = compile_on_use(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
 
 
-class Layout(Struct, frozen=True):
+@lru_cache(1024)
+def share_hints(hints: tuple[Hint, ...]) -> tuple[Hint, ...]:
+    """Return the hints that runs of one configuration share."""
+    return hints
+
+
+class Layout(Struct, frozen=True, gc=False):
     """The layout of a run's folders."""
 
     name: str  # results, experiments or workloads; "" if there is no layout
@@ -140,7 +146,7 @@ def _read_experiment_layout(parts: Sequence[str], index: int) -> Layout | None:
     ):
         return None
     name = "workloads" if _is_workload(parts, index - 2) else "experiments"
-    hints = tuple(_read_experiments(parts[index:], typed=False))
+    hints = share_hints(tuple(_read_experiments(parts[index:], typed=False)))
     return Layout(name, hints, tuple(parts[index:]))
 
 
