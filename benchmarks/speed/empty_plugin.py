@@ -1,0 +1,1 @@
+"""An empty pytest plugin: `idle` counts what the package costs beyond it."""
