@@ -245,6 +245,16 @@ def write_site(folder: Path, counting: Counting) -> str:
     return f"{done}, {sum(1 for _ in (folder / 'site').rglob('*.html'))} pages"
 
 
+def write_export(folder: Path, counting: Counting) -> str:
+    """Run `llmbench history export` over the history, as CSV."""
+    load_package()
+    done = run_llmbench(
+        folder, counting, "history", "export", "--history", "history.db", "-o", "h.csv"
+    )
+    with (folder / "h.csv").open() as lines:
+        return f"{done}, {sum(1 for _ in lines)} lines"
+
+
 # Logs
 
 STEPS = 2_000
@@ -422,6 +432,7 @@ JOBS: dict[str, Job] = {
     ),
     "page": Job("the HTML page of 82 runs", write_judged, render_page),
     "history": Job("a year of history", write_history, read_history),
+    "export": Job("`llmbench history export` of a year", write_history, write_export),
     "site": Job("`llmbench site` of 90 days", write_site_history, write_site),
     **{
         f"read-{dialect}": Job(
