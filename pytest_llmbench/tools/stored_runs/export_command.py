@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
@@ -312,12 +313,14 @@ def _format_numbers(values: Sequence[float | None]) -> list[str]:
 
 def _format_steps(packed: Sequence[bytes]) -> list[str]:
     """Format lists of step times as `str` does."""
-    from pytest_llmbench.history.queries import unpack_steps
     from pytest_llmbench.history.verdict_columns import join_steps
 
-    steps = list(map(unpack_steps, packed))
-    if not steps or not _are_plain(join_steps(packed)):
-        return [str(list(seconds)) for seconds in steps]
+    joined_steps = join_steps(packed)
+    numbers = joined_steps.tolist()
+    ends = accumulate((len(steps) // 8 for steps in packed), initial=0)
+    steps = [numbers[begin:end] for begin, end in pairwise(ends)]
+    if not steps or not _are_plain(joined_steps):
+        return list(map(str, steps))
     # All lists at once: `[[7.3,null],[],[7.4]]`.
     joined = msgspec.json.encode(steps).decode().replace("null", "nan")
     texts = joined.removeprefix("[[").removesuffix("]]").replace(",", ", ")
