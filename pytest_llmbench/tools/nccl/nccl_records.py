@@ -7,6 +7,7 @@ each distinct remaining line is parsed once.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.core.patterns import compile_on_use
 
 PIECE = 1 << 18
 """Bytes that are searched at once: text in a core's cache is searched faster.
@@ -41,23 +41,23 @@ LONGEST_PROCESS = 300
 _MARK = b"\x1f"
 # the number of an operation, or the address of a buffer: (nil) for no buffer
 _NUMBER = rb"[0-9a-fx()nil]++"
-_VARYING = compile_on_use(
+_VARYING = re.compile(
     rb": opCount %(n)s sendbuff %(n)s recvbuff %(n)s (?:acc %(n)s )?(?=count )"
     % {b"n": _NUMBER}  # newer NCCL has acc
 )
 # `count 1024 datatype 9 op 0 root 0 comm 0x55d0 [nranks=8]`
-_FIELDS = compile_on_use(
+_FIELDS = re.compile(
     rb"count (\d{1,20}) datatype (\d{1,9}) op \d+ root -?\d+ comm (0x[0-9a-f]+) \[nranks=(\d{1,9})\]"
 )
 # `host:pid` in `host:pid:tid`
-_PROCESS = compile_on_use(rb"([^\s:]+:\d+):\d+$")
+_PROCESS = re.compile(rb"([^\s:]+:\d+):\d+$")
 # `[0]`
-_GPU = compile_on_use(rb"\[(\d+)\]")
-_LAST_WORD = compile_on_use(rb"\w+$")
+_GPU = re.compile(rb"\[(\d+)\]")
+_LAST_WORD = re.compile(rb"\w+$")
 # `AllReduce: opCount`, the first words of a record
-_BEGINNING = compile_on_use(rb"(?<!\w)(\w++): opCount")
+_BEGINNING = re.compile(rb"(?<!\w)(\w++): opCount")
 # `NCCL CALL ncclAllReduce(7f30,7f31,1024,9,0,0,0x55d0,`: count 1024, datatype 9
-_CALL = compile_on_use(
+_CALL = re.compile(
     rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,"
 )
 _CALL_MARKER = b"NCCL CALL nccl"

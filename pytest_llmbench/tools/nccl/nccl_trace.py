@@ -6,6 +6,7 @@ Large files are read in several processes. `nccl_records` counts the records,
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from typing import Any, NoReturn
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
-from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.core.userfile import links_to_ancestor, parse_json
 from pytest_llmbench.logs.sources.compressed import Stream
@@ -316,7 +316,7 @@ LARGEST = 1 << 25
 LARGEST_NUMBER = 1 << 256
 """Limit of counts in a saved trace, so that ratios of counts fit into a float."""
 
-_HEAD = compile_on_use(rb'\s*\{\s*"llmbench_nccl"')
+_HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
 _KIND = {"operation": str, "nranks": int, "datatype": str, "from_bytes": int}
 _SCALARS = {
     "ranks": int,
