@@ -196,7 +196,7 @@ Matching = Callable[[Subject], tuple[Match, ...]]
 def cache_matches() -> Matching:
     """Return a function like `match_baselines` that caches its results.
 
-    Use it with one set of recipes only.
+    Recipes of the same names have to be the same in all calls.
     """
     list_accepted = functools.cache(_list_accepted)
     # Most of thousands of runs differ only in the sources of their claims, so the key
@@ -208,7 +208,9 @@ def cache_matches() -> Matching:
         claimed_values = frozenset(
             (field, claim.value) for field, claim in subject.claims.by_field.items()
         )
-        cache_key = claimed_values, subject.layout, frozenset(subject.dialects)
+        recipe_names = tuple([recipe.name for recipe in subject.recipes])
+        dialects = frozenset(subject.dialects)
+        cache_key = claimed_values, subject.layout, dialects, recipe_names
         if cache_key not in cache:
             cache[cache_key] = match_baselines(subject, list_accepted)
         return cache[cache_key]

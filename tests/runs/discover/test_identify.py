@@ -818,6 +818,18 @@ MX, CS = replace(GROK_128, dtype="fp8_mx"), replace(GROK_128, dtype="fp8", varia
 PLAIN = replace(GROK_128, dtype="fp8")
 
 
+def test_cached_matches_of_other_recipes_are_not_used() -> None:
+    """A run is compared with the ordinary recipes, and then with the tables."""
+    find = cache_matches()
+    fields = {**make_all_fields(GROK_128), "dtype": "fp8"}
+    known = make_recipe("25.05", "nemo2", "workloads", make_baseline(PLAIN, 256))
+    other = replace(known, name="other", baselines=())
+    run_files = make_run(fields)
+    assert identify(run_files, [make_log(batch=256)], (other,), find=find).key is None
+    found = identify(run_files, [make_log(batch=256)], (known,), find=find)
+    assert found.key == PLAIN
+
+
 @pytest.mark.parametrize(
     ("key", "said_of_it", "fits"),
     [
