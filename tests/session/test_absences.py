@@ -21,6 +21,7 @@ from pytest_llmbench.core.run_records import (
 from pytest_llmbench.session.absences import (
     caution_without_verdict,
     list_absence_cautions,
+    select_citable,
 )
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.collect_runs import IngestedRuns
@@ -62,7 +63,18 @@ def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
         measurements={KEY: measurements},
         **fields,
     )
-    return [caution.text for caution in list_absence_cautions(results, [result])]
+    texts = [caution.text for caution in list_absence_cautions(results, [result])]
+    citable = replace(results, measurements={KEY: select_citable(result, measurements)})
+    cautions = list_absence_cautions(citable, [result])
+    assert [caution.text for caution in cautions] == texts
+    return texts
+
+
+def test_only_runs_near_the_judged_run_are_citable() -> None:
+    runs = [make_pending_run(1), *(make_run(hours) for hours in (2, 3, 30, 60))]
+    result = judge_case(CASE, [evidence(*runs)])
+    citable = select_citable(result, runs)
+    assert [run.run.id for run in citable] == ["job_1", "job_2", "job_3"]
 
 
 @pytest.mark.parametrize(
