@@ -14,6 +14,9 @@ from pytest_llmbench.judge.change_points import (
     FEWEST,
     MIN_CHANGE,
     LevelShift,
+    _compute_weights,
+    _list_bounds,
+    _multiply_weights,
     choose_false_alarm_probability,
     find_level_shifts,
     winsorise_series,
@@ -278,3 +281,14 @@ def test_variance_inflation_equals_the_exact_value_for_a_mean_of_correlated_days
             float(np.mean(correlation ** np.abs(days[:, None] - days)) * count)
         )
     assert compute_variance_inflation(counts, correlation) == pytest.approx(exact)
+
+
+@pytest.mark.parametrize("count", [6, 7, 8, 50])
+def test_each_segment_is_weighted_by_its_length(count: int) -> None:
+    starts, ends = _list_bounds(count)
+    sums = np.random.default_rng(count).random((len(starts), len(ends)))
+    weights = _compute_weights(count, 0.3)
+    lengths = np.maximum(ends - starts[:, np.newaxis], 0)
+    expected = sums * weights[lengths]
+    _multiply_weights(sums, weights)
+    assert (sums == expected).all()

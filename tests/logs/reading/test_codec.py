@@ -44,6 +44,7 @@ from pytest_llmbench.logs.reading.codec import (
     FileReading,
     FileToRead,
     ReadResult,
+    _encode_column,
     compress_log,
     pack,
     unpack,
@@ -145,6 +146,33 @@ def test_compressed_log_equals_the_read_log(count: int) -> None:
     assert len(compressed.segments[0].steps) == count
     assert to_bits(compress_log(compressed)) == to_bits(log)
     assert to_bits(round_trip((compressed, log))) == to_bits((log, log))
+
+
+@pytest.mark.parametrize(
+    ("values", "width"),
+    [
+        ([7.2, 7.25, 7.311, 0.0, -32.767], 2),
+        ([7.2, 7.25, 7.311, 0.0, 32.768], 4),
+        ([2147.0, 7.123456, 0.000001, 1.0, 1.0], 4),
+        ([2148.0, 1.0, 1.0, 1.0, 1.0], 8),
+        ([7.1234567, 1.0, 1.0, 1.0, 1.0], 8),
+        ([7.2, 7.25, 7.311, -0.0, 1.0], 8),
+        ([7.2, 7.25, 7.311, float("nan"), 1.0], 8),
+        ([7.2, 7.25, 7.311, float("inf"), 1.0], 8),
+        ([1e308, 7.25, 7.311, 1.0, 1.0], 8),
+        ([7.2, 7.25, 7.311, 5e-324, 1.0], 8),
+        ([7.2, 7.25, 7.311, 1.0], 8),
+    ],
+)
+def test_decimals_take_fewer_bytes_if_they_stay_exact(
+    values: list[float], width: int
+) -> None:
+    whole = replace_columns(evenly(len(values)), seconds=np.array(values))
+    (unpacked,) = steps_again([whole])
+    assert to_bits(unpacked) == to_bits(whole)
+    assert not unpacked.seconds.flags.writeable
+    column = _encode_column(whole.seconds, "seconds", len(values))
+    assert len(column) == width * len(values)
 
 
 def test_unpacked_logs_share_equal_facts_and_columns() -> None:

@@ -17,7 +17,7 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.run_records import Discovery, LoglessJob, RunFiles
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover import folder_walk as walk
-from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.runs.discover.discovery import _make_sort_text, find_runs
 
 NAME = "pretrain_grok1_314b_bf16_256"
 INNER = f"{NAME}/{NAME}_1744407969/{NAME}"
@@ -1072,3 +1072,10 @@ def test_search_of_many_launches_needs_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert len(discovery.runs) == launches
     assert peak < 2.4 * kept
+
+
+def test_folders_sort_by_the_components_of_their_paths() -> None:
+    local = ["/b", "/a/b-1", "/a-1/c", "/a b", "/a/b", "/a", "/", "."]
+    folders = ["s3:/a-1", "s3:/a", *local]
+    by_components = sorted(folders, key=lambda folder: Path(folder).parts)
+    assert sorted(folders, key=_make_sort_text) == by_components
