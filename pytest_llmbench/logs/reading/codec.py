@@ -89,6 +89,7 @@ _REPEATED = 0
 # This column is never stored as one value. Its length in the bytes thus proves the
 # number of steps, and limits the size of every other column.
 _COUNTED = "index"
+_COUNTED_NUMBER = _NUMBERS[_COUNTED]
 # Logs print few digits. Columns of floats that differ from run to run are stored as
 # integers of 2 or 4 bytes, in thousandths or millionths, if that is exact.
 _SCALES = {2: 1e3, 4: 1e6}
@@ -178,17 +179,20 @@ class _PackedSteps(Steps):
     _own: bytes
 
     def __len__(self) -> int:
-        counted = cast("bytes", self._columns[_NUMBERS[_COUNTED]])
-        return len(counted) // _COLUMNS[_COUNTED].itemsize
+        return _count_steps(cast("bytes", self._columns[_COUNTED_NUMBER]))
 
     def __getattr__(self, name: str) -> NDArray[Any]:
         """Decode the read-only column `name`."""
-        if name not in _NUMBERS:
+        number = _NUMBERS.get(name)
+        if number is None:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
-        column = self._columns[_NUMBERS[name]]
-        if isinstance(column, bytes):
-            return _decode_column(column, name, len(self))
-        return _decode_own(self._own, *column, len(self))
+        columns = self._columns
+        column, counted = columns[number], columns[_COUNTED_NUMBER]
+        if type(column) is bytes:
+            return _decode_column(column, name, cast("bytes", counted))
+        return _decode_own(
+            self._own, cast("_OwnColumn", column), cast("bytes", counted)
+        )
 
     def list_columns(self) -> list[bytes]:
         """Return the bytes of each column: of one value if the column repeats it."""
@@ -201,9 +205,15 @@ class _PackedSteps(Steps):
         ]
 
 
+def _count_steps(counted: bytes) -> int:
+    """Return the number of steps, given the column of their numbers."""
+    return len(counted) // _COLUMNS[_COUNTED].itemsize
+
+
 @lru_cache(256)
-def _decode_own(own: bytes, begin: int, width: int, count: int) -> NDArray[Any]:
-    """Decode the column at an offset of `own`."""
+def _decode_own(own: bytes, column: _OwnColumn, counted: bytes) -> NDArray[Any]:
+    """Decode a column of `own`; `counted` is the column of step numbers."""
+    (begin, width), count = column, _count_steps(counted)
     if width == _OWN_WIDTH:
         return np.frombuffer(own, np.float64, count, begin)
     values = np.frombuffer(own, f"i{width}", count, begin) / _SCALES[width]
@@ -212,9 +222,12 @@ def _decode_own(own: bytes, begin: int, width: int, count: int) -> NDArray[Any]:
 
 
 @lru_cache(1024)
-def _decode_column(column: bytes, name: str, count: int) -> NDArray[Any]:
-    """Decode the bytes of column `name`, which may repeat one value."""
-    kind = _COLUMNS[name]
+def _decode_column(column: bytes, name: str, counted: bytes) -> NDArray[Any]:
+    """Decode the bytes of column `name`, which may repeat one value.
+
+    `counted` is the column of step numbers.
+    """
+    kind, count = _COLUMNS[name], _count_steps(counted)
     if not count:
         return np.empty(0, kind)
     is_repeated = len(column) != count * kind.itemsize
