@@ -214,16 +214,17 @@ class Data:
                 check=True,
             )
             part.rename(path)
-        files = (
-            [path]
-            if path.is_file()
-            else [one for one in path.rglob("*") if one.is_file()]
-        )
-        for one in files:
-            with one.open("rb") as file:
-                while file.read(MIB):
-                    pass
-        return path, sum(one.stat().st_size for one in files)
+        return path, sum(map(_read, [path] if path.is_file() else path.rglob("*")))
+
+
+def _read(path: Path) -> int:
+    """Read a file, so that it is in memory. Returns its size, 0 for a folder."""
+    if path.is_dir():
+        return 0
+    with path.open("rb") as file:
+        while file.read(MIB):
+            pass
+    return path.stat().st_size
 
 
 # --- cases ----------------------------------------------------------------------------
