@@ -285,7 +285,7 @@ VALUE_ENDS = rb"(?=[.\s\x1b])"
 
 # A record of MLPerf with this key, up to its value:
 # ':::MLLOG {..., "key": "global_batch_size", "value": 128, ...}'.
-MLPERF = rb'MLLOG [^\r\n]{0,200}?"key": ?"%b", ?"value": ?'
+MLPERF = rb'MLLOG (?:[^"\r\n]{0,60}"){1,20}?key": ?"%b", ?"value": ?'
 
 
 def _build_layout_rows() -> Iterator[tuple[bytes, bytes]]:
