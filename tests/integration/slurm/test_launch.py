@@ -405,12 +405,13 @@ def test_resumed_session_counts_earlier_gpu_hours(gate: Gate) -> None:
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.4])
 def test_session_killed_anytime_submits_jobs_once(gate: Gate, delay: float) -> None:
     sizes = [f"s{number}" for number in range(6)]
-    write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
+    write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WAIT}; {WELL}"))
     process = gate.start(*LAUNCH)
     gate.wait_for(lambda: read_journal(gate, "select id from session"))
     time.sleep(delay)
     os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    assert process.wait() == -signal.SIGKILL, gate.output
+    gate.go()
     assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 0, gate.output
     assert gate.outcomes == dict.fromkeys(sizes, "PASS within-tolerance")
     assert len(gate.submitted()) == len(sizes)
@@ -682,14 +683,22 @@ def test_session_stays_unfinished_until_its_unsubmitted_jobs_have_run(
     assert len(gate.submitted()) == 2
 
 
+DIES_WHEN_SUBMITTED = """
+import os, signal
+from pytest_llmbench.launch.jobs.progress import Progress
+Progress.report_submitted = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""The session is killed once its first job is submitted."""
+
+
 @pytest.mark.slow
 def test_interrupted_submission_resumes_without_duplicates(gate: Gate) -> None:
     sizes = [f"s{number}" for number in range(4)]
     write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
-    process = gate.start("--llmb-submit-only")
-    gate.wait_for(gate.submitted)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    conftest = gate.folder / "conftest.py"
+    conftest.write_text(DIES_WHEN_SUBMITTED)
+    assert gate.run("--llmb-submit-only") == -signal.SIGKILL, gate.output
+    conftest.unlink()
     for _ in range(2):
         assert gate.run("--llmb-resume", "--llmb-submit-only") == 0, gate.output
     assert gate.run("--llmb-collect") == 0, gate.output
