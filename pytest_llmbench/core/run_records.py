@@ -448,8 +448,7 @@ class Measurement(Struct, frozen=True, gc=False, eq=False):
     timed_seconds: float | None = None
     # the values that a recording stores, by the names of `Observed`
     observed: tuple[tuple[str, float], ...] = ()
-    # True for an older run measured without metrics, notes and attempts; it is never
-    # displayed
+    # True for an older run measured without metrics and notes; it is never displayed
     step_time_only: bool = False
 
     @property

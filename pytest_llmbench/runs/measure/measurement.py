@@ -56,7 +56,7 @@ def measure(
     inside the window they make the run invalid. A missing step time is computed from
     tokens/s if possible.
 
-    `step_time_only` skips the metrics, notes and attempts, which take half of the time of this
+    `step_time_only` skips the metrics and notes, which take half of the time of this
     function and which older runs do not need. It also skips all checks that need more
     than the step times of the window: contradicting clocks, and steps outside the
     window that are slower by more than `tolerance`.
@@ -93,9 +93,7 @@ def measure(
         resolution_seconds=_compute_median_or_zero(steps.resolution_seconds[counted]),
         problems=problems,
         excluded=excluded,
-        attempts=()
-        if step_time_only
-        else attempts.list_attempts(run, choice, baseline.steps),
+        attempts=attempts.list_attempts(run, choice, baseline.steps),
         checkpoints=select_segment_checkpoints(
             choice.attempt.log.checkpoints, choice.number
         ),

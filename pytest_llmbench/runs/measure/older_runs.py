@@ -28,6 +28,7 @@ from pytest_llmbench.runs.measure.attempts import (
     Choice,
     is_finished,
     is_profiled,
+    list_attempts,
 )
 from pytest_llmbench.runs.measure.configuration import (
     FEWEST_STEPS,
@@ -216,6 +217,7 @@ def _make_measurement(run: Run, baseline: Baseline, times: _StepTimes) -> Measur
         files=attempt.files,
         attempt=attempt.files.number,
         segment=choice.number,
+        attempts=list_attempts(run, choice, baseline.steps),
         checkpoints=select_segment_checkpoints(attempt.log.checkpoints, choice.number),
         step_time_only=True,
         **times._asdict(),

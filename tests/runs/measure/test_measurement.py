@@ -26,7 +26,7 @@ from pytest_llmbench.core.log_records import (
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.run_records import Hint, Measurement, Run, Shards
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.runs.measure import attempts, notes
+from pytest_llmbench.runs.measure import notes
 from pytest_llmbench.runs.measure import run_metrics as metrics
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, make_default_baseline
@@ -679,17 +679,16 @@ def test_step_time_only_measurement_computes_no_metrics_and_notes(
         (metrics, "compute_window_metrics"),
         (metrics, "expect_metrics"),
         (notes, "list_notes"),
-        (attempts, "list_attempts"),
     ):
         monkeypatch.delattr(module, name)
     older = measure(run(), BASELINE, NOW, step_time_only=True)
     assert older.valid
     assert (older.metrics, older.expected, older.notes) == ((), (), ())
-    assert older.attempts == ()
     compared = (
         "statistic_seconds",
         "window_seconds",
         "moving_mean",
+        "attempts",
         "problems",
         "checkpoints",
     )
