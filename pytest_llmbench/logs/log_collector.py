@@ -86,12 +86,7 @@ PREAMBLE_TEXTS = frozenset(
             for start in dialect.starts
             if start not in SEPARATORS
         ),
-        *(
-            b"device mesh with",
-            b"- INFO - Building ",
-            b"using world size: ",
-            b"NVIDIA ",
-        ),
+        *recognisers.STARTING_TEXTS,
     )
 )
 GET_MARKER = itemgetter(1)  # of an (offset, marker) match

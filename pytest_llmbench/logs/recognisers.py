@@ -285,7 +285,7 @@ VALUE_ENDS = rb"(?=[.\s\x1b])"
 
 # A record of MLPerf with this key, up to its value:
 # ':::MLLOG {..., "key": "global_batch_size", "value": 128, ...}'.
-MLPERF = rb'MLLOG (?:[^"\r\n]{0,60}"){1,20}?key": ?"%b", ?"value": ?'
+MLPERF = rb'MLLOG (?:[^"\r\n]{0,200}"){1,20}?key": ?"%b", ?"value": ?'
 
 
 def _build_layout_rows() -> Iterator[tuple[bytes, bytes]]:
@@ -575,6 +575,14 @@ PROFILER = RecogniserTable(
 
 STATED_MARKERS = frozenset((*EARLY.markers, *PROFILER.markers))
 
+# Markers that a process prints when it starts, whatever follows them.
+STARTING_TEXTS = (
+    b"device mesh with",
+    b"- INFO - Building ",
+    b"using world size: ",
+    b"NVIDIA ",
+)
+
 # What may precede a marker in a pattern that begins with it.
 _LEADS = re.compile(rb"(?:\(\?<[=!][^()]*\))?\(?(?!\?)")
 
@@ -594,7 +602,8 @@ def _is_decisive(pattern: bytes, marker: bytes) -> bool:
 DECISIVE_PATTERNS = {
     marker: b"|".join(row.pattern for row in rows)
     for marker, rows in EARLY.by_marker.items()
-    if all(_is_decisive(row.pattern, marker) for row in rows)
+    if marker not in STARTING_TEXTS
+    and all(_is_decisive(row.pattern, marker) for row in rows)
 }
 
 # Those whose pattern is a number that ends its line.

@@ -253,7 +253,7 @@ def _encode_decimals(values: NDArray[Any], column: bytes) -> bytes:
     """
     largest = float(np.abs(values).max())
     for width, scale in _SCALES.items():
-        if largest * scale < 1 << (8 * width - 1):  # False for NaN
+        if largest * scale < (1 << (8 * width - 1)) - 0.5:  # False for NaN
             integers = np.rint(values * scale).astype(f"i{width}")
             if (integers / scale).tobytes() == column:
                 return integers.tobytes()
