@@ -151,7 +151,7 @@ def test_fuzz_input_that_fails_or_hangs_is_saved_as_a_file(
         what="",
     )
     monkeypatch.setitem(TARGETS, "bad", target)
-    monkeypatch.setattr(plain, "LONGEST_SECONDS", 0.3)
+    monkeypatch.setattr(plain, "LONGEST_SECONDS", 3.0)
     tally = plain.fuzz(["bad"], 6, None, jobs=2, seed=0, keep=tmp_path)["bad"]
     assert {path.read_bytes() for path in tmp_path.glob("bad-*.bin")} == {
         b"raise",
