@@ -127,9 +127,8 @@ def work(
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(quiet, descriptor)
-    resource.setrlimit(
-        resource.RLIMIT_DATA, (2 * MEMORY_KIB << 10, 2 * MEMORY_KIB << 10)
-    )
+    limit = (_measure_data() + 2 * MEMORY_KIB) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     board = Board(first_kib=_measure_peak())
     started = time.monotonic()
     for number in range(share.begin, share.end):
@@ -155,6 +154,13 @@ def work(
                 keep, target.name, data, Finding("more memory than is allowed")
             )
             break
+
+
+def _measure_data() -> int:
+    """Return the KiB that count for RLIMIT_DATA: a forked process begins with those of
+    its parent."""
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    return int(status.partition("VmData:")[2].split()[0])
 
 
 def _measure_peak() -> int:

@@ -153,15 +153,16 @@ def test_fuzz_input_that_fails_or_hangs_is_saved_as_a_file(
     monkeypatch.setitem(TARGETS, "bad", target)
     monkeypatch.setattr(plain, "LONGEST_SECONDS", 3.0)
     tally = plain.fuzz(["bad"], 6, None, jobs=2, seed=0, keep=tmp_path)["bad"]
+    texts = [path.read_text() for path in tmp_path.glob("*.txt")]
     assert {path.read_bytes() for path in tmp_path.glob("bad-*.bin")} == {
         b"raise",
         b"law",
         b"hang",
-    }
+    }, texts
     assert (
         tally.tried == 6
     )  # the one that hangs has not come to an end: another one takes its place
-    assert "KeyError" in "".join(path.read_text() for path in tmp_path.glob("*.txt"))
+    assert "KeyError" in "".join(texts)
 
 
 @pytest.mark.slow
