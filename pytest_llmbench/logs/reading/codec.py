@@ -38,6 +38,7 @@ from pytest_llmbench.core.log_records import (
     DropReason,
     Ending,
     EndingCode,
+    LazySteps,
     ParsedLog,
     Segment,
     StatedField,
@@ -221,13 +222,31 @@ def _decode_own(own: bytes, column: _OwnColumn, counted: bytes) -> NDArray[Any]:
     return values
 
 
+class _LongSteps(LazySteps):
+    """Steps of a long segment, whose decoded columns end with them.
+
+    The caches of `_PackedSteps` would keep the columns of logs that are forgotten.
+    """
+
+    __slots__ = ("_packed",)
+    _packed: Mapping[str, bytes]  # the bytes of each column, as in `_PackedSteps`
+
+    def __len__(self) -> int:
+        return _count_steps(self._packed[_COUNTED])
+
+    def _make_column(self, name: str) -> NDArray[Any]:
+        return _decode_values(self._packed[name], name, len(self))
+
+
 @lru_cache(1024)
 def _decode_column(column: bytes, name: str, counted: bytes) -> NDArray[Any]:
-    """Decode the bytes of column `name`, which may repeat one value.
+    """Decode the bytes of column `name`; `counted` is the column of step numbers."""
+    return _decode_values(column, name, _count_steps(counted))
 
-    `counted` is the column of step numbers.
-    """
-    kind, count = _COLUMNS[name], _count_steps(counted)
+
+def _decode_values(column: bytes, name: str, count: int) -> NDArray[Any]:
+    """Decode the bytes of column `name`, which may repeat one value."""
+    kind = _COLUMNS[name]
     if not count:
         return np.empty(0, kind)
     is_repeated = len(column) != count * kind.itemsize
@@ -260,9 +279,14 @@ def _encode_decimals(values: NDArray[Any], column: bytes) -> bytes:
     return column
 
 
-def _make_packed_steps(packed: Sequence[bytes], count: int) -> _PackedSteps:
+def _make_packed_steps(packed: Sequence[bytes], count: int) -> Steps:
     """Make steps of the bytes of each column, in the order of _COLUMNS."""
     by_name = dict(zip(_COLUMNS, packed, strict=True))
+    if count > _LONGEST_SHARED:
+        long_steps = _LongSteps.__new__(_LongSteps)
+        # The classes are frozen, and their `__init__` would need all columns.
+        object.__setattr__(long_steps, "_packed", by_name)
+        return long_steps
     own_names = [
         name
         for name in by_name
@@ -276,16 +300,11 @@ def _make_packed_steps(packed: Sequence[bytes], count: int) -> _PackedSteps:
         size = len(by_name[name])
         positions[name] = _OwnColumn(end, size // count)
         end += size
-    shares = count <= _LONGEST_SHARED
     columns = tuple(
-        [
-            positions.get(name) or (_share(column) if shares else column)
-            for name, column in by_name.items()
-        ]
+        [positions.get(name) or _share(column) for name, column in by_name.items()]
     )
     steps = _PackedSteps.__new__(_PackedSteps)
-    # The class is frozen, and its `__init__` would need all columns.
-    object.__setattr__(steps, "_columns", _share_facts(columns) if shares else columns)
+    object.__setattr__(steps, "_columns", _share_facts(columns))
     object.__setattr__(steps, "_own", b"".join([by_name[name] for name in own_names]))
     return steps
 
@@ -341,19 +360,24 @@ def _compress_segment(segment: Segment) -> Segment:
     )
 
 
-def _compress_steps(steps: Steps) -> _PackedSteps:
-    """Return steps as the bytes of their columns; unpacked steps are unchanged."""
+def _compress_steps(steps: Steps) -> Steps:
+    """Return steps as the bytes of their columns; packed steps are unchanged."""
     if isinstance(steps, _PackedSteps):
         return steps
+    return _make_packed_steps(_encode_columns(steps), len(steps))
+
+
+def _encode_columns(steps: Steps) -> list[bytes]:
+    """Return the bytes of each column, in the order of _COLUMNS."""
+    if isinstance(steps, _PackedSteps):
+        return steps.list_columns()
     count = len(steps)
-    columns = [_encode_column(getattr(steps, name), name, count) for name in _COLUMNS]
-    return _make_packed_steps(columns, count)
+    return [_encode_column(getattr(steps, name), name, count) for name in _COLUMNS]
 
 
 def _pack_steps(steps: Steps) -> bytes:
     """Encode the steps of one segment."""
-    compressed = _compress_steps(steps)
-    columns, count = compressed.list_columns(), len(compressed)
+    columns, count = _encode_columns(steps), len(steps)
     widths = bytes(
         [
             len(column) // count if count and len(column) > kind.itemsize else 0

@@ -44,6 +44,8 @@ from pytest_llmbench.logs.reading.codec import (
     FileReading,
     FileToRead,
     ReadResult,
+    _decode_column,
+    _decode_own,
     _encode_column,
     compress_log,
     pack,
@@ -174,6 +176,16 @@ def test_decimals_take_fewer_bytes_if_they_stay_exact(
     assert not unpacked.seconds.flags.writeable
     column = _encode_column(whole.seconds, "seconds", len(values))
     assert len(column) == width * len(values)
+
+
+def test_columns_of_long_logs_are_not_kept_by_a_cache() -> None:
+    before = _decode_column.cache_info(), _decode_own.cache_info()
+    whole = evenly(1001)
+    (unpacked,) = steps_again([whole])
+    assert to_bits(unpacked) == to_bits(whole)
+    assert unpacked.seconds is unpacked.seconds
+    assert not unpacked.seconds.flags.writeable
+    assert (_decode_column.cache_info(), _decode_own.cache_info()) == before
 
 
 def test_unpacked_logs_share_equal_facts_and_columns() -> None:
