@@ -8,14 +8,7 @@ from functools import cached_property
 from typing import Any, AnyStr, cast
 
 _METHODS = (
-    "search",
-    "match",
-    "fullmatch",
-    "finditer",
-    "findall",
-    "split",
-    "sub",
-    "subn",
+    *("search", "match", "fullmatch", "finditer", "findall", "split", "sub", "subn"),
 )
 
 
@@ -29,21 +22,8 @@ def compile_on_use(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
     return cast("re.Pattern[AnyStr]", LazyPattern(pattern, flags))
 
 
-def _make_method(name: str) -> Callable[..., Any]:
-    """Return a method that compiles the pattern and calls its method `name`."""
-
-    def call(self: LazyPattern, *arguments: Any, **options: Any) -> Any:
-        return getattr(self._compiled, name)(*arguments, **options)
-
-    return call
-
-
 class LazyPattern:
-    """A regular expression with the methods and attributes of a compiled one."""
-
-    search, match, fullmatch, finditer, findall, split, sub, subn = map(
-        _make_method, _METHODS
-    )
+    """A regular expression with the attributes of a compiled one, and its _METHODS."""
 
     def __init__(self, pattern: str | bytes, flags: int) -> None:
         self.pattern = pattern
@@ -71,3 +51,16 @@ class LazyPattern:
     def groupindex(self) -> Any:
         """The numbers of the named groups."""
         return self._compiled.groupindex
+
+
+def _make_method(name: str) -> Callable[..., Any]:
+    """Return a method that compiles the pattern and calls its method `name`."""
+
+    def call(self: LazyPattern, *arguments: Any, **options: Any) -> Any:
+        return getattr(self._compiled, name)(*arguments, **options)
+
+    return call
+
+
+for _name in _METHODS:
+    setattr(LazyPattern, _name, _make_method(_name))
