@@ -158,8 +158,7 @@ class Tracebacks:
 
         Its part before `stop` may end it.
         """
-        before_head = get_line_before(hit)
-        label, before = split_label(before_head)
+        label, before = split_label(get_line_before(hit))
         if label in self._open:
             # Two processes without labels: the next exception counts as that of the
             # first process.
@@ -170,7 +169,7 @@ class Tracebacks:
             traceback.warned = bool(WARNED.search(before))
             traceback.below_warning = _is_below_warning(hit)
             self.latest.append(traceback)
-            if not self._open and _read_regular(traceback, hit, before_head, stop):
+            if not self._open and _read_regular(traceback, hit, label, before, stop):
                 self._remember_ended(label, traceback)
                 return
         traceback.indented = len(before) - len(before.lstrip(b" "))
@@ -244,15 +243,14 @@ def _is_below_warning(hit: Hit) -> bool:
 
 
 def _read_regular(
-    traceback: Traceback, hit: Hit, before_head: bytes, stop: int
+    traceback: Traceback, hit: Hit, label: bytes, before: bytes, stop: int
 ) -> bool:
     """Read a traceback that matches REGULAR and ends before `stop`.
 
-    `before_head` is the text before the head on its line. Returns False if it does not
-    match: its lines have to be read one by one.
+    `label` and `before` are the parts of the text before the head on its line. Returns
+    False if it does not match: its lines have to be read one by one.
     """
-    label, before = split_label(before_head)
-    repeated = before_head
+    repeated = label + before
     if before.strip(b" "):  # a logger wrote the beginning of the line
         if label or before.startswith(b" "):
             return False
