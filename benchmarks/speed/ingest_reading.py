@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from pytest_llmbench.core.log_records import ParsedLog
-from pytest_llmbench.core.runtime import count_processors
+from pytest_llmbench.core.runtime import count_processors, pause_garbage_collection
 from pytest_llmbench.logs.log_collector import LogCollector
 from pytest_llmbench.logs.log_reader import BLOCK, parse_blocks, read_log
 from pytest_llmbench.logs.reading.cache import LogCache
-from pytest_llmbench.logs.reading.run_reader import Reading
+from pytest_llmbench.logs.reading.run_reader import Reading, start_reading_ahead
 from pytest_llmbench.logs.scan import MarkerSearch
 from pytest_llmbench.logs.sources.files import File
 from pytest_llmbench.logs.sources.stores import Stores
@@ -39,16 +39,22 @@ def one(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
 def tree(paths: Sequence[Path], cache: Path | None) -> list[ParsedLog]:
     """Find the runs in folders, and read their logs."""
     stores = Stores()
-    runs = find_runs(paths, stores).runs
-    reading = Reading(stores, runs, cache=LogCache(cache, paths, ()) if cache else None)
-    return [
-        reading.get_log(attempt.log_text) for run in runs for attempt in run.attempts
-    ]
+    log_cache = LogCache(cache, paths, ()) if cache else None
+    ahead = start_reading_ahead((), log_cache)
+    with pause_garbage_collection():
+        runs = find_runs(paths, stores, ahead.add_log if ahead else None).runs
+        reading = Reading(stores, runs, cache=log_cache, ahead=ahead)
+        return [
+            reading.get_log(attempt.log_text)
+            for run in runs
+            for attempt in run.attempts
+        ]
 
 
 def find(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
     """Find the runs in folders without reading their logs."""
-    find_runs(paths, Stores())
+    with pause_garbage_collection():
+        find_runs(paths, Stores())
     return []
 
 

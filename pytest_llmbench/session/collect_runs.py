@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import chain, starmap
 from pathlib import Path
@@ -78,8 +79,9 @@ from pytest_llmbench.session.settings import Settings
 NO_STEPS = "no training step in a supported format (docs/reference/dialects.md), and not named like a job log"
 
 if TYPE_CHECKING:
-    from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading
+    from pytest_llmbench.logs.reading.run_reader import ReadAhead, ReadCounts, Reading
     from pytest_llmbench.logs.sources.stores import Stores
+    from pytest_llmbench.runs.discover.discovery import RunSearch
 
 
 LONGEST_WAIT = timedelta(days=1)
@@ -126,8 +128,9 @@ def ingest(
 
     Copies of a run count once. `tell` is called with the progress of reading.
     """
-    collection = _Collection(_RunReader(settings, catalog, now))
-    collection.add_logs(tell)
+    with closing(_RunReader(settings, catalog, now)) as reader:
+        collection = _Collection(reader)
+        collection.add_logs(tell)
     collection.add_metrics()
     collection.add_unnamed()
     return_freed_memory()
@@ -199,6 +202,22 @@ class _RunReader:
             if settings.cache
             else None
         )
+        self._ahead: ReadAhead | None = None
+
+    def close(self) -> None:
+        """Stop the workers that the search started."""
+        if self._ahead:
+            self._ahead.close()
+            self._ahead = None
+
+    def search(self) -> RunSearch:
+        """Search for runs. Workers may read logs already while others are found."""
+        from pytest_llmbench.logs.reading.run_reader import start_reading_ahead
+        from pytest_llmbench.runs.discover.discovery import RunSearch
+
+        self._ahead = start_reading_ahead(self.catalog.definitions, self._cache)
+        on_log = self._ahead.add_log if self._ahead else None
+        return RunSearch(self.settings.logs, self.stores, on_log)
 
     def read(
         self,
@@ -209,8 +228,14 @@ class _RunReader:
         from pytest_llmbench.logs.reading.run_reader import Reading
 
         reading = Reading(
-            self.stores, runs, self.catalog.definitions, cache=self._cache, report=tell
+            self.stores,
+            runs,
+            self.catalog.definitions,
+            cache=self._cache,
+            report=tell,
+            ahead=self._ahead,
         )
+        self.close()  # the logs of later runs are others
         return [
             ReadRun(
                 files,
@@ -353,11 +378,9 @@ class _Collection:
     """Collects runs from logs, then from metrics, then from files not named like logs."""
 
     def __init__(self, reader: _RunReader) -> None:
-        from pytest_llmbench.runs.discover.discovery import RunSearch
-
         self._reader = reader
         self._recipes = reader.catalog.recipes
-        search = RunSearch(reader.settings.logs, reader.stores)
+        search = reader.search()
         self._found = search.discovery
         # A search keeps each folder that it visited: as much memory as the runs take.
         self._search = search if self._found.unnamed else None

@@ -77,6 +77,10 @@ class LogCache:
         # The cached results that were requested, and the new results.
         self._used: list[FileReading] = []
 
+    def exists(self) -> bool:
+        """True if an earlier session wrote the cache file."""
+        return self._file.exists()
+
     def find_unchanged(
         self, files: Sequence[FileToRead]
     ) -> dict[FileToRead, ReadResult]:

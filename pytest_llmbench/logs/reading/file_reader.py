@@ -10,8 +10,8 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -48,6 +48,9 @@ _START = (
 )
 
 Batch: TypeAlias = Sequence[FileToRead]
+NO_MORE: Batch = ()
+"""Ends the thread that feeds a worker."""
+
 Answer: TypeAlias = tuple[Batch, bytes]
 """A batch and the reply of a worker, b"" without a reply."""
 
@@ -110,39 +113,96 @@ def read_size(path: str) -> int:
         return 0
 
 
-def read_batches(
-    batches: Sequence[Batch],
-    definitions: Sequence[RegexDialect],
-    workers: int,
-    *,
-    with_state: bool,
-) -> Generator[Sequence[FileReading]]:
-    """Yield the results of each batch, in any order.
+class WorkerPool:
+    """Worker processes that read batches of files while this process does other work.
 
-    This process and `workers` worker processes share the batches.
+    Must be closed, so that no worker remains.
     """
-    waiting: SimpleQueue[Batch] = SimpleQueue()
-    answered: SimpleQueue[Answer] = SimpleQueue()
-    for batch in batches:
-        waiting.put(batch)
-    setup = pickle.dumps((definitions, with_state))
-    with _start_workers(workers, setup, waiting, answered):
-        for _ in batches:
-            batch, data = next_batch(waiting, answered)
-            readings = _unpack_answer(batch, data)
-            if not readings:  # no worker has read the batch
-                readings = [
-                    _compress(read_file(file, definitions, with_state=with_state))
-                    for file in batch
-                ]
-            yield readings
 
+    def __init__(
+        self, definitions: Sequence[RegexDialect] = (), *, with_state: bool = False
+    ) -> None:
+        """Results contain the states of the files if `with_state` is True."""
+        self._definitions = definitions
+        self._with_state = with_state
+        self._waiting: SimpleQueue[Batch] = SimpleQueue()
+        self._answered: SimpleQueue[Answer] = SimpleQueue()
+        self._unanswered = 0  # batches
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._threads: list[Thread] = []
 
-def _compress(reading: FileReading) -> FileReading:
-    """Return a reading that takes as little memory as the reply of a worker."""
-    if not isinstance(reading.result, ParsedLog):
-        return reading
-    return reading._replace(result=compress_log(reading.result))
+    def start_workers(self, count: int) -> None:
+        """Start workers until there are `count`, each with a thread that feeds it.
+
+        There are fewer if the user's limit of processes or threads is reached.
+        """
+        setup = pickle.dumps((self._definitions, self._with_state))
+        for _ in range(count - len(self._processes)):
+            with suppress(OSError, RuntimeError):
+                process = start_worker()
+                self._processes.append(process)
+                thread = Thread(
+                    target=_feed,
+                    args=(process, setup, self._waiting, self._answered),
+                    daemon=True,
+                )
+                thread.start()
+                self._threads.append(thread)
+
+    def add_batch(self, batch: Batch) -> None:
+        """Let a worker or `read_all` read a batch, which must not be empty."""
+        self._waiting.put(batch)
+        self._unanswered += 1
+
+    def count_waiting(self) -> int:
+        """Return the number of batches that no worker has begun to read."""
+        return self._waiting.qsize()
+
+    def take_unread(self) -> list[FileToRead]:
+        """Remove the batches that no worker has begun to read; return their files."""
+        files: list[FileToRead] = []
+        with suppress(Empty):
+            while True:
+                files += self._waiting.get_nowait()
+                self._unanswered -= 1
+        return files
+
+    def read_all(self) -> Iterator[Sequence[FileReading]]:
+        """Yield the results of each added batch, in any order.
+
+        This process reads batches, too.
+        """
+        while self._unanswered:
+            batch, data = next_batch(self._waiting, self._answered)
+            self._unanswered -= 1
+            readings = _unpack_answer(data)
+            yield [readings.get(file) or self._read_here(file) for file in batch]
+
+    def _read_here(self, file: FileToRead) -> FileReading:
+        """Read a file in this process.
+
+        The result takes as little memory as the reply of a worker.
+        """
+        reading = read_file(file, self._definitions, with_state=self._with_state)
+        if not isinstance(reading.result, ParsedLog):
+            return reading
+        return reading._replace(result=compress_log(reading.result))
+
+    def close(self) -> None:
+        """Stop the workers. Batches without results are dropped."""
+        self.take_unread()
+        for process in self._processes:
+            process.kill()
+        for _ in self._threads:
+            self._waiting.put(NO_MORE)
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes:
+            # Fails if the killed worker had not read all of its input.
+            with suppress(OSError):
+                process.communicate()
+        self._processes.clear()
+        self._threads.clear()
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
@@ -158,54 +218,18 @@ def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> An
     return answered.get()
 
 
-def _unpack_answer(batch: Batch, data: bytes) -> Sequence[FileReading]:
-    """Unpack a worker's reply.
+def _unpack_answer(data: bytes) -> dict[FileToRead, FileReading]:
+    """Unpack a worker's reply, except for the files that it could not read.
 
-    Empty if this process has to read the batch: the worker was killed, or could not
-    read one of the files.
+    This process may read a file that a worker cannot: its limits (of memory, for
+    example) may differ.
     """
-    readings = unpack(data) if data else []
-    # This process may read a file that a worker cannot: its limits (of memory, for
-    # example) may differ.
-    is_incomplete = len(readings) != len(batch) or any(
-        isinstance(reading.result, LogError) for reading in readings
-    )
-    return [] if is_incomplete else readings
-
-
-@contextmanager
-def _start_workers(
-    count: int, setup: bytes, waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
-) -> Iterator[None]:
-    """Start workers, each with a thread that feeds batches to it.
-
-    `setup` is sent to each worker before its first batch. Stops all of them at exit.
-    """
-    processes: list[subprocess.Popen[bytes]] = []
-    threads: list[Thread] = []
-    try:
-        for _ in range(count):
-            # Fewer workers if the user's limit of processes or threads is reached.
-            with suppress(OSError, RuntimeError):
-                process = start_worker()
-                processes.append(process)
-                thread = Thread(
-                    target=_feed,
-                    args=(process, setup, waiting, answered),
-                    daemon=True,
-                )
-                thread.start()
-                threads.append(thread)
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-        for thread in threads:
-            thread.join()
-        for process in processes:
-            # Fails if the killed worker had not read all of its input.
-            with suppress(OSError):
-                process.communicate()
+    readings = unpack(data) if data else ()
+    return {
+        reading.file: reading
+        for reading in readings
+        if not isinstance(reading.result, LogError)
+    }
 
 
 def start_worker() -> subprocess.Popen[bytes]:
@@ -235,17 +259,16 @@ def _feed(
     waiting: SimpleQueue[Batch],
     answered: SimpleQueue[Answer],
 ) -> None:
-    """Send batches to a worker until none is left or the worker stops replying."""
+    """Send batches to a worker until NO_MORE or until the worker stops replying."""
     requests, answers = process.stdin, process.stdout
     if requests is None or answers is None:
         raise ValueError("a worker without pipes")
-    with suppress(OSError, Empty):
+    with suppress(OSError):
         search_path = [str(entry) for entry in sys.path if isinstance(entry, str)]
         requests.write(pickle.dumps(search_path) + setup)
         requests.flush()
         is_alive = answers.read(len(READY)) == READY
-        while is_alive:
-            batch = waiting.get_nowait()
+        while is_alive and (batch := waiting.get()):
             data = b""
             try:
                 requests.write(pickle.dumps(batch))

@@ -7,7 +7,7 @@ archive in one pass.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, Protocol, cast
@@ -20,17 +20,22 @@ from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.logs.reading.cache import LogCache
 from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult
 from pytest_llmbench.logs.reading.file_reader import (
+    WorkerPool,
     parse,
-    read_batches,
     read_file,
     read_size,
 )
 from pytest_llmbench.logs.sources.compressed import Stream, is_compressed
 from pytest_llmbench.logs.sources.stores import Stores
 
-# Limits of one batch for a worker: large enough to be worth a reply, small enough to
-# balance the load.
-BATCH_FILES, BATCH_BYTES = 64, 4 << 20
+# Limits of one batch for a worker. A reply costs some milliseconds, since this process
+# is busy when it arrives.
+BATCH_FILES, BATCH_BYTES = 256, 4 << 20
+# Later batches contain less: an eighth of the files that are left, but at least 16.
+BATCHES_LEFT, SMALL_BATCH = 8, 16
+
+# Batches that may wait for workers while runs are searched for.
+MOST_WAITING = 64
 
 # Approximate time to read a small file, and additional time per byte.
 FILE_SECONDS, BYTE_SECONDS = 7e-4, 2e-9
@@ -52,6 +57,71 @@ class ReadCounts(NamedTuple):
     total_size: int
 
 
+class ReadAhead:
+    """Worker processes that read logs while runs are still being searched for.
+
+    Must be closed, so that no worker remains.
+    """
+
+    def __init__(
+        self, definitions: Sequence[RegexDialect] = (), *, with_state: bool = False
+    ) -> None:
+        """Results contain the states of the files if `with_state` is True."""
+        self._pool = WorkerPool(definitions, with_state=with_state)
+        self._added: set[FileToRead] = set()
+        self._batch: list[FileToRead] = []
+        self._batch_bytes = 0
+        self._seconds = 0.0  # estimated work
+
+    def add_log(self, path: str, size: int) -> None:
+        """Add a log of this machine that a run may contain. `size` is in bytes.
+
+        Ignored if it is large, since several threads read such a log later, or if many
+        logs wait already, since they take memory.
+        """
+        from pytest_llmbench.logs.log_reader import LARGE
+
+        if size >= LARGE or self._pool.count_waiting() >= MOST_WAITING:
+            return
+        file = FileToRead(path, True)
+        self._added.add(file)
+        self._batch.append(file)
+        self._batch_bytes += size
+        self._seconds += FILE_SECONDS + BYTE_SECONDS * size
+        if len(self._batch) == BATCH_FILES or self._batch_bytes >= BATCH_BYTES:
+            self._pool.add_batch(self._batch)
+            self._pool.start_workers(_limit_workers(self._seconds))
+            self._batch, self._batch_bytes = [], 0
+
+    def read(self, sizes: Mapping[FileToRead, int]) -> Iterator[Sequence[FileReading]]:
+        """Yield the results of the files with these sizes, in any order.
+
+        This process reads those that no worker has begun, too.
+        """
+        begun = self._added.difference(self._batch, self._pool.take_unread())
+        batches = list(
+            make_batches({file: sizes[file] for file in sizes if file not in begun})
+        )
+        for batch in batches:
+            self._pool.add_batch(batch)
+        self._pool.start_workers(count_workers(sizes, len(batches)))
+        for readings in self._pool.read_all():
+            yield [reading for reading in readings if reading.file in sizes]
+
+    def close(self) -> None:
+        """Stop the workers."""
+        self._pool.close()
+
+
+def start_reading_ahead(
+    definitions: Sequence[RegexDialect], cache: LogCache | None
+) -> ReadAhead | None:
+    """Return a ReadAhead, or None if the cache may contain the logs."""
+    if cache and cache.exists():
+        return None
+    return ReadAhead(definitions, with_state=cache is not None)
+
+
 class Reading:
     """Reader of the logs of runs, with the dialects that baseline files define."""
 
@@ -63,14 +133,17 @@ class Reading:
         *,
         cache: LogCache | None = None,
         report: Callable[[ReadCounts], None] | None = None,
+        ahead: ReadAhead | None = None,
     ) -> None:
         """Read all files in archives and on this machine.
 
-        Remote files are read on request.
+        Remote files are read on request. Workers read the logs in `ahead` already; it
+        is closed.
         """
         self._stores = stores
         self._definitions = tuple(definitions)
         self._report = report
+        self._ahead = ahead or ReadAhead(definitions, with_state=cache is not None)
         attempts = [attempt for run in runs for attempt in run.attempts]
         logs = [FileToRead(attempt.log_text, True) for attempt in attempts]
         errors = [
@@ -157,7 +230,6 @@ class Reading:
         other_sizes = {
             file: size for file, size in sizes.items() if file not in large_logs
         }
-        with_state = cache is not None
         new_readings: list[FileReading] = []
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
@@ -173,46 +245,44 @@ class Reading:
                 self._report(done)
 
         add_results([])  # reports the beginning
-        batches = list(make_batches(other_sizes))
-        answers = read_batches(
-            batches,
-            self._definitions,
-            count_workers(other_sizes, len(batches)),
-            with_state=with_state,
-        )
         # Closed here: the traceback of an interrupted session would keep the workers
         # alive.
-        with closing(answers):
-            for readings in answers:
+        with closing(self._ahead):
+            for readings in self._ahead.read(other_sizes):
                 add_results(readings)
         for file in sorted(large_logs):  # Several threads search each of these files.
-            add_results([read_file(file, self._definitions, with_state=with_state)])
+            add_results(
+                [read_file(file, self._definitions, with_state=cache is not None)]
+            )
         self._results |= {reading.file: reading.result for reading in new_readings}
         if cache:
             cache.keep(new_readings)
 
 
-def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
+def count_workers(sizes: Mapping[FileToRead, int], batches: int) -> int:
     """Return the number of workers worth starting, 0 for few or small files."""
     seconds = FILE_SECONDS * len(sizes) + BYTE_SECONDS * sum(sizes.values())
-    processors = count_processors()
-    return min(int(seconds / WORKER_SECONDS), processors - 1, batches - 1, MOST_WORKERS)
+    return min(_limit_workers(seconds), batches - 1)
 
 
-def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
-    """Yield files in batches, the largest files first.
+def _limit_workers(seconds: float) -> int:
+    """Return the number of workers worth starting for this amount of work."""
+    return min(int(seconds / WORKER_SECONDS), count_processors() - 1, MOST_WORKERS)
+
+
+def make_batches(sizes: Mapping[FileToRead, int]) -> Iterator[list[FileToRead]]:
+    """Yield files in batches, the largest files first and the smallest batches last.
 
     The last batches are then short, so all processes end at about the same time.
     """
-    batch: list[FileToRead] = []
-    remaining = BATCH_BYTES
-    for file in sorted(sizes, key=lambda file: -sizes[file]):
-        if batch and (remaining < sizes[file] or len(batch) == BATCH_FILES):
-            yield batch
-            batch, remaining = [], BATCH_BYTES
-        batch.append(file)
-        remaining -= sizes[file]
-    if batch:
+    waiting = sorted(sizes, key=lambda file: sizes[file])
+    while waiting:
+        most_files = min(BATCH_FILES, max(SMALL_BATCH, len(waiting) // BATCHES_LEFT))
+        batch = [waiting.pop()]
+        remaining = BATCH_BYTES - sizes[batch[0]]
+        while waiting and len(batch) < most_files and sizes[waiting[-1]] <= remaining:
+            remaining -= sizes[waiting[-1]]
+            batch.append(waiting.pop())
         yield batch
 
 

@@ -138,7 +138,7 @@ class Stores:
     def stat(self, path: Path | str) -> os.stat_result:
         """Return the status of a file or folder. Raises OSError with the reason if it
         is unknown."""
-        if self._is_surely_local(path):
+        if self.is_surely_local(path):
             return self._machine.stat(path)
         path = Path(path)
         return self._find_source(path).stat(path)
@@ -148,7 +148,7 @@ class Stores:
 
         Raises OSError with the reason if the folder cannot be listed.
         """
-        if self._is_surely_local(path):
+        if self.is_surely_local(path):
             return sorted(self._machine.scan(path), key=_BY_NAME)
         path = Path(path)
         return sorted(self._find_source(path).scan(path), key=_BY_NAME)
@@ -242,7 +242,7 @@ class Stores:
             except LogError as error:
                 yield from ((path, error) for path in remaining)
 
-    def _is_surely_local(self, path: Path | str) -> bool:
+    def is_surely_local(self, path: Path | str) -> bool:
         """True if a path is on this machine; False if that needs a closer look."""
         return not self._archives and os.path.isabs(path)
 

@@ -80,7 +80,11 @@ _NUMBER = compile_on_use(r"\d+")
 _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
-def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
+def find_runs(
+    paths: Sequence[Path],
+    stores: Stores | None = None,
+    on_log: Callable[[str, int], None] | None = None,
+) -> Discovery:
     """Find the runs under the paths, each once, in the order of their folders.
 
     Never raises. Folders are searched recursively; each linked folder is searched once.
@@ -88,9 +92,10 @@ def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
     metadata is a run without attempts. Times are in UTC; times without a zone are taken
     as local time of this machine. With `stores`, archives are read as folders, and
     `stores` opens the files found in them. Metrics files are runs only if no log is
-    found under the same given path.
+    found under the same given path. `on_log` is called at once with the path and the
+    size in bytes of each file of this machine that is named like a log.
     """
-    return RunSearch(paths, stores).discovery
+    return RunSearch(paths, stores, on_log).discovery
 
 
 class RunSearch:
@@ -100,10 +105,16 @@ class RunSearch:
     returns runs with other logs, which the caller identified by their content.
     """
 
-    def __init__(self, paths: Sequence[Path], stores: Stores | None = None) -> None:
-        self._walk = Walk(stores or Stores(), opens_archives=stores is not None).run(
-            paths
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        stores: Stores | None = None,
+        on_log: Callable[[str, int], None] | None = None,
+    ) -> None:
+        walk = Walk(
+            stores or Stores(), opens_archives=stores is not None, on_log=on_log
         )
+        self._walk = walk.run(paths)
         self.discovery = _find_named_runs(self._walk)
 
     def find_unnamed_runs(self, log_paths: Collection[Path]) -> tuple[RunFiles, ...]:

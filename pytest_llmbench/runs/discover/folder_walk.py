@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from errno import EFBIG, ELOOP, ENOENT
 from pathlib import Path
@@ -150,6 +150,9 @@ class Walk:
 
     stores: Stores = field(default_factory=Stores)
     opens_archives: bool = False  # if False, archives are ordinary files
+    # called with the path and the size in bytes of each file named like a log, except
+    # for links and for files in archives or on other machines
+    on_log: Callable[[str, int], None] | None = None
     folders: list[Folder] = field(default_factory=list)
     ignored: list[Note] = field(default_factory=list)
     unreadable: list[Note] = field(default_factory=list)
@@ -464,6 +467,20 @@ class Walk:
         elif chosen or notable:
             file = WalkedFile(name, status.st_mtime, identify_file(status))
             sorted_names.add_file(file, is_link=link)
+            self._report_log(entry, status.st_size)
+
+    def _report_log(self, entry: FolderEntry, size: int) -> None:
+        """Call `on_log` for a file of this machine that is named like a log.
+
+        Links are left out: the file itself may be found, too.
+        """
+        if (
+            self.on_log
+            and not entry.is_symlink()
+            and names.is_log_name(entry.name.lower())
+            and self.stores.is_surely_local(entry.path)
+        ):
+            self.on_log(entry.path, size)
 
     def _is_archive_to_open(self, folder: Folder, name: str) -> bool:
         """True if a file is an archive that the walk opens."""

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import pytest
 from support.exact_comparison import to_bits
@@ -24,6 +26,12 @@ from pytest_llmbench.logs.reading import run_reader as reading
 from pytest_llmbench.logs.reading.codec import FileToRead
 from pytest_llmbench.logs.reading.file_reader import Answer, Batch, read_file
 from pytest_llmbench.logs.reading.run_reader import ReadCounts
+from pytest_llmbench.logs.sources.stores import Stores
+from pytest_llmbench.runs.discover import discovery
+from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.collect_runs import ingest
+from pytest_llmbench.session.settings import Settings
 
 
 @pytest.fixture
@@ -171,16 +179,126 @@ def test_large_files_are_read_by_the_main_process(
         for path in logs
     ]
     batches: list[Batch] = []
-    share = file_reader.read_batches
-
-    def shared(given: list[Batch], *others: Any, **options: Any) -> object:
-        batches.extend(given)
-        return share(given, *others, **options)
-
-    monkeypatch.setattr(reading, "read_batches", shared)
+    monkeypatch.setattr(
+        file_reader.WorkerPool, "add_batch", lambda _pool, batch: batches.append(batch)
+    )
     monkeypatch.setattr(read, "LARGE", logs[0].stat().st_size)
     assert said(logs, read_runs(tmp_path)) == expected
+    with closing(reading.ReadAhead()) as ahead:
+        find_runs([tmp_path], Stores(), ahead.add_log)
     assert batches == []
+
+
+@pytest.fixture
+def early_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start a worker for each log while runs are searched for."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: {0, 1, 2})
+    monkeypatch.setattr(reading, "WORKER_SECONDS", 1e-9)
+
+
+def read_ahead(folder: Path, ahead: reading.ReadAhead) -> reading.Reading:
+    """Find the runs in a folder, then read their logs."""
+    stores = Stores()
+    runs = find_runs([folder], stores, ahead.add_log).runs
+    return reading.Reading(stores, runs, ahead=ahead)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("early_workers")
+def test_logs_are_read_while_runs_are_searched_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
+) -> None:
+    """The workers read all of them, since this process only waits."""
+    logs = write_runs(tmp_path, 7)
+    expected = said(logs, read_runs(tmp_path))
+    two_workers.clear()
+    read_here: list[str] = []
+
+    def wait_for_workers(
+        waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
+    ) -> Answer:
+        batch, data = answered.get(timeout=180)
+        read_here.extend(file.path for file in batch if not data)
+        return batch, data
+
+    monkeypatch.setattr(file_reader, "next_batch", wait_for_workers)
+    stores = Stores()
+    ahead = reading.ReadAhead()
+    runs = find_runs([tmp_path], stores, ahead.add_log).runs
+    assert len(two_workers) == 2
+    result = reading.Reading(stores, runs, ahead=ahead)
+    assert said(logs, result) == expected
+    assert read_here == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("early_workers")
+@pytest.mark.parametrize("command", ["/bin/false", "/bin/cat"])
+def test_logs_are_read_after_workers_failed_during_the_search(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
+    command: str,
+) -> None:
+    logs = write_runs(tmp_path, 5)
+    expected = said(logs, read_runs(tmp_path))
+    replace_workers(monkeypatch, two_workers, command)
+    assert said(logs, read_ahead(tmp_path, reading.ReadAhead())) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("early_workers")
+def test_logs_that_no_run_contains_are_dropped(
+    tmp_path: Path,
+    two_workers: list[subprocess.Popen[bytes]],
+) -> None:
+    logs = write_runs(tmp_path / "runs", 3)
+    ahead = reading.ReadAhead()
+    for path in write_runs(tmp_path / "others", 4):
+        ahead.add_log(str(path), path.stat().st_size)
+    reported: list[ReadCounts] = []
+    stores = Stores()
+    runs = find_runs([tmp_path / "runs"], stores, ahead.add_log).runs
+    result = reading.Reading(stores, runs, ahead=ahead, report=reported.append)
+    assert said(logs, result) == said(logs, read_runs(tmp_path / "runs"))
+    assert (reported[-1].files, reported[-1].total_files) == (3, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("early_workers")
+def test_search_that_fails_leaves_no_worker(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
+) -> None:
+    write_runs(tmp_path, 3)
+
+    def fail(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(discovery, "find_job_folders", fail)
+    settings = Settings(logs=(tmp_path,))
+    with pytest.raises(KeyboardInterrupt):
+        ingest(settings, Catalog((), {}), datetime.now(UTC))
+    assert len(two_workers) == 2
+
+
+def test_only_logs_of_this_machine_are_reported_while_found(tmp_path: Path) -> None:
+    """Links and files in archives are not: other files may have the same content."""
+    (log, *_), found = write_runs(tmp_path / "runs", 2), []
+    (tmp_path / "runs" / "linked.out").symlink_to(log)
+    with tarfile.open(tmp_path / "runs" / "packed.tar", "w") as archive:
+        archive.add(log, "packed/log-team.pretrain_x_77_0.out")
+    find_runs([tmp_path], Stores(), lambda path, size: found.append((path, size)))
+    expected = [
+        (str(path), path.stat().st_size)
+        for path in (tmp_path / "runs").rglob("*.out")
+        if not path.is_symlink()
+    ]
+    assert sorted(found) == sorted(expected)
+    assert len(found) == 2
 
 
 PROGRAM = """
