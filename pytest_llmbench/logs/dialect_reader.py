@@ -267,7 +267,10 @@ def locate_lines(
         has_own_lines = len(other_rows) == len(companions)
         if not has_own_lines or not other_rows.isdisjoint((len(line_feeds), *rows)):
             return None
-    prefixes = [text[begin:head] for begin, head in zip(begins, heads, strict=True)]
+    if heads == begins:
+        prefixes = [b""] * len(heads)
+    else:
+        prefixes = [text[begin:head] for begin, head in zip(begins, heads, strict=True)]
     numbers = (rows + 1).tolist()
     return RecordLines(text, begins, offsets, stops, prefixes, numbers, companions)
 

@@ -319,8 +319,10 @@ def _is_truncated(text: bytes, offsets: Sequence[int], stops: Sequence[int]) -> 
 
     if is_continued(stops[-1]):
         return True
-    # If all lines between the records are in reach, none of them is cut off.
     longest_gap = max(map(sub, offsets[1:], stops), default=0)
+    if longest_gap <= 1:  # no text between the records
+        return False
+    # If all lines between the records are in reach, none of them is cut off.
     is_in_reach = longest_gap + len(MARKER) <= REACH
     if is_in_reach and not ANY_NUMBER_END.search(text, stops[0], offsets[-1]):
         return False
