@@ -266,7 +266,7 @@ def small(data: Data) -> Outcome:
     yield Promise(
         f"finding and reading {count} small logs, of the loop",
         ratio(rounds, OURS, "loop"),
-        4.4,
+        3.7,
     )
     yield from _sessions(data, [path for path, _ in parts], count, size)
     yield from _second(data, first, size)
@@ -286,7 +286,7 @@ def _readers(
 
 def _show_dialect(data: Data, dialect: str) -> None:
     """Print the time of finding and reading small logs of a dialect."""
-    path, size = data(f"small-{dialect}", 1000)
+    path, size = data(f"small-{dialect}", 5000)
     readers = _readers(data, "tree", path)
     contenders = {**readers, "loop": _loop(f"--dialect={dialect}", path)}
     rounds = in_turns(contenders, data.repetitions)

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 
-from pytest_llmbench.baseline.schema import FORMULA_NEEDS, SHAPE
+from pytest_llmbench.baseline.schema import FORMULA_NEEDS, NO_PEAK, SHAPE
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.flops import NO_FORMULA
-from pytest_llmbench.core.gpus import PEAK_TFLOPS, find_peak
+from pytest_llmbench.core.gpus import find_other_gpu, find_peak
 from pytest_llmbench.core.job_records import LAUNCHERS
 from pytest_llmbench.core.yamlfile import Report, YamlMapping
 from pytest_llmbench.logs.definitions import load_definitions
@@ -174,17 +174,13 @@ def _check_peaks(entry: YamlMapping, report: Report) -> None:
     """Report a peak that belongs to another GPU, because MFU would be wrong."""
     for gpu, peaks in entry["peak_tflops"].values.items():
         for dtype, text in peaks.values.items():
-            known_peak = find_peak(gpu, dtype)
-            # An unknown GPU, and a peak that no known GPU has, are accepted.
-            if known_peak is None or str(known_peak) == text:
-                continue
-            for other_gpu in PEAK_TFLOPS:
-                if str(find_peak(other_gpu, dtype)) == text:
-                    report(
-                        peaks.lines[dtype],
-                        f"found a peak of {text} of {gpu}, expected {known_peak}: {text} is the peak of {other_gpu}",
-                    )
-                    break
+            tflops = math.nan if text == NO_PEAK else float(text)
+            other_gpu = find_other_gpu(gpu, dtype, tflops)
+            if other_gpu:
+                report(
+                    peaks.lines[dtype],
+                    f"found a peak of {text} of {gpu}, expected {find_peak(gpu, dtype):g}: {text} is the peak of {other_gpu}",
+                )
 
 
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:

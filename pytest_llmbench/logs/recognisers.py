@@ -18,7 +18,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
+from pytest_llmbench.core.gpus import find_gpu_type, round_memory
 from pytest_llmbench.core.log_records import CheckpointAction, EndingCode, StatedField
 from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.printed_settings import Form, Setting, compile_pattern
@@ -128,10 +128,6 @@ NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
 # Words in lines that name another run: the source of weights or data.
 OTHER_RUN = compile_on_use(rb"(?i)load|restor|resum|checkpoint|ckpt|cache")
 
-# Sizes of GPU memories in GB. They differ by more than the values that different
-# drivers report for the same GPU.
-MEMORIES = (8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 120, 141, 192, 288)
-
 TextReader = Callable[["re.Match[bytes]"], str]
 StatedRow = Recogniser[StatedField, str]
 
@@ -215,8 +211,7 @@ def _read_gpu(match: re.Match[bytes]) -> str:
 
     Unknown GPUs may be, for example, an RTX card that only drives a screen.
     """
-    name = match[1].decode("utf-8", "replace").lower().removeprefix("nvidia ")
-    return read_gpu_type(name) if KNOWN.match(name) else ""
+    return find_gpu_type(_read_text(match))
 
 
 def _read_count(match: re.Match[bytes]) -> str:
@@ -226,17 +221,11 @@ def _read_count(match: re.Match[bytes]) -> str:
 
 def _read_memory(match: re.Match[bytes]) -> str:
     """Return the nominal size of a GPU memory: `80 GB` for 79.10 GiB."""
-    return _name_memory(float(match[1]))
+    return f"{round_memory(float(match[1]))} GB"
 
 
 def _read_mebibytes(match: re.Match[bytes]) -> str:
-    return _name_memory(int(match[1]) / 1024)
-
-
-def _name_memory(gibibytes: float) -> str:
-    """Return the nearest of MEMORIES: `80 GB`."""
-    nearest = min(MEMORIES, key=lambda nominal: abs(nominal - gibibytes) / nominal)
-    return f"{nearest} GB"
+    return f"{round_memory(int(match[1]) / 1024)} GB"
 
 
 def _read_watts(match: re.Match[bytes]) -> str:
@@ -457,6 +446,13 @@ EARLY_ROWS = (
                 rb"\"accelerator_model_name\": ?\"(NVIDIA [\w -]{2,60}?)\"",
             )
         ),
+        # torchtitan on ROCm, MaxText
+        (
+            b"AMD Instinct ",
+            rb"(?:CUDA capacity|llmb environment: device): (AMD Instinct [\w /-]{2,60}?)"
+            rb"(?: with [\d.]{1,12}GiB memory|[ \t]*[\r\n])",
+        ),
+        (b"TFRT TPU ", rb"TFRT (TPU v?\d[a-z]{0,2}(?: lite)?)[ \t]*[\r\n]"),
     ),
     *build_rows(
         StatedField.QUANTIZATION,

@@ -290,7 +290,7 @@ def _make_baseline(
         timed="mean",
         steps=count_expected_steps(choice),
         dialect=dialect,
-        peak_tflops=float(find_peak(gpu, dtype) or peaks.get((gpu, dtype), math.nan)),
+        peak_tflops=find_peak(gpu, dtype) or peaks.get((gpu, dtype), math.nan),
         source=Source(f"runs at {match.path}"),
         match=match,
     )

@@ -55,6 +55,15 @@ STATED = {
         StatedField.GPU_TYPE,
         "h100pcie",
     ),
+    "CUDA capacity: AMD Instinct MI300X OAM with 191.98GiB memory\n": (
+        StatedField.GPU_TYPE,
+        "mi300x",
+    ),
+    "llmb environment: device: AMD Instinct MI250X / MI250\n": (
+        StatedField.GPU_TYPE,
+        "mi250x",
+    ),
+    "TFRT TPU v5 lite\n": (StatedField.GPU_TYPE, "tpuv5e"),
     ':::SYSJSON {"accelerator_model_name":"NVIDIA H100 80GB HBM3","x":""}\n': (
         StatedField.GPU_TYPE,
         "h100",

@@ -11,15 +11,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 
 from msgspec import Struct
 
+from pytest_llmbench.core.gpus import BY_NAME
 from pytest_llmbench.core.patterns import compile_on_use
 
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
 SIZE = r"\d+(?:\.\d+)?[bmt](?:_a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b"
 PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
-GPU = r"a100|h20|h100(?:pcie|nvl)?|h200(?:nvl)?|h800|gh200|b100|b200|b300|gb200|gb300|mi300x|mi325x|mi355x"
+# sorted, so that equal beginnings are compared once
+GPU = "|".join(
+    f"{letter}(?:{'|'.join(name[1:] for name in names)})"
+    for letter, names in groupby(sorted(BY_NAME), key=itemgetter(0))
+)
 _FLAGS = re.IGNORECASE | re.DOTALL
 LONGEST_NAME = 255
 """Longest name that file systems allow; longer names (in archives) are not experiments.

@@ -17,7 +17,7 @@ import numpy as np
 from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
-from pytest_llmbench.core.gpus import LARGEST_MEMORY_GB, read_gpu_type
+from pytest_llmbench.core.gpus import find_largest_memory, read_gpu_type
 from pytest_llmbench.core.log_records import Segment, StatedField, Statement, Steps
 from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.robust import compute_median
@@ -255,7 +255,7 @@ def _check_gpu_memory(
 
     A partition of a GPU has less memory, which is allowed.
     """
-    largest = LARGEST_MEMORY_GB.get(read_gpu_type(baseline.key.gpu))
+    largest = find_largest_memory(baseline.key.gpu)
     stated = (
         statement
         for statement in segment.stated
