@@ -348,6 +348,8 @@ class NoteCode(StrEnum):
     """The loss is the same in every step of the window."""
     MEAN_AND_TRIMMED = "mean-and-trimmed"
     """Mean and 20 % trimmed mean differ by more than 1 %."""
+    MFU_PEAK = "mfu-peak"
+    """The framework computed its MFU with a peak that the GPU does not have."""
     MORE_WORK = "more-work"
     """Steps contain more samples or tokens than recorded."""
     MOVING_MEAN = "moving-mean"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -353,12 +353,19 @@ def find_other_gpu(gpu: str, dtype: str, tflops: float) -> str:
     Returns "" for a peak near those of the type itself, since sources differ, and if no
     type has this peak.
     """
-    own_peaks = list_peaks(gpu, dtype)
-    is_own = any(
-        abs(tflops / peak.tflops - 1) <= MOST_DISAGREEMENT for peak in own_peaks
-    )
-    if is_own or not own_peaks:
+    own_peaks = [peak.tflops for peak in list_peaks(gpu, dtype)]
+    if not own_peaks or is_near(tflops, own_peaks):
         return ""
+    return find_gpu_by_peak(dtype, tflops)
+
+
+def is_near(tflops: float, peaks: Iterable[float]) -> bool:
+    """True if a peak differs from one of these no more than sources may differ."""
+    return any(abs(tflops / peak - 1) <= MOST_DISAGREEMENT for peak in peaks)
+
+
+def find_gpu_by_peak(dtype: str, tflops: float) -> str:
+    """Return the first GPU type with a peak, or ""."""
     return next(
         (
             other.name

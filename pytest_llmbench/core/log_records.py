@@ -235,6 +235,7 @@ class StatedField(StrEnum):
     ENGINE = "engine"  # a training engine that does not print some values
     OBJECTIVE = "objective"  # rewards or preferences instead of the next token
     PROFILER = "profiler"  # a profiler that was switched on or off
+    MFU_PEAK = "peak for mfu"  # the TFLOP/s by which the framework divides
     MICRO_BATCH = "micro batch size"
     LAYOUT = "parallelism"  # the sizes of the parallel groups, as the log lists them
     NUMBERS = "precision"  # the floating-point type without quantization

@@ -717,6 +717,15 @@ PREAMBLE = RecogniserTable(
             ),
         ),
         *build_rows(
+            StatedField.MFU_PEAK,
+            lambda match: f"{float(match[1]) / 1e12:g}",
+            # torchtitan
+            (
+                b"Peak FLOPS used for",
+                rb"Peak FLOPS used for computing MFU: (\d\.\d{1,6}e[+]\d\d)",
+            ),
+        ),
+        *build_rows(
             StatedField.POWER_LIMIT,
             _read_watts,
             (

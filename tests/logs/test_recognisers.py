@@ -615,6 +615,11 @@ NOTATIONS = {
 
 PREAMBLE_LINES = [
     (
+        "[titan] - INFO - Peak FLOPS used for computing MFU: 9.890e+14\n",
+        StatedField.MFU_PEAK,
+        "989",
+    ),
+    (
         " > number of parameters on (tensor, pipeline) rank (0, 0): 1,024\n",
         StatedField.PARAMETERS,
         "1024",

@@ -33,9 +33,9 @@ _OF_STEPS = (STEPS, BATCH_OF_STEPS)
 LISTED = ", "
 """Separator between several values of one fact."""
 
-# A profiler concerns a single run and is found by its checks. A version may change
-# without changing the configuration.
-_IGNORED_FIELDS = (StatedField.PROFILER,)
+# A profiler concerns a single run and is found by its checks. The peak for MFU follows
+# from the GPU. A version may change without changing the configuration.
+_IGNORED_FIELDS = (StatedField.PROFILER, StatedField.MFU_PEAK)
 _VERSIONS = ("release",)
 
 _FIELDS = tuple(StatedField)

@@ -17,7 +17,13 @@ import numpy as np
 from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
-from pytest_llmbench.core.gpus import find_largest_memory, read_gpu_type
+from pytest_llmbench.core.gpus import (
+    find_gpu_by_peak,
+    find_largest_memory,
+    is_near,
+    list_peaks,
+    read_gpu_type,
+)
 from pytest_llmbench.core.log_records import Segment, StatedField, Statement, Steps
 from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.core.robust import compute_median
@@ -186,6 +192,38 @@ def compare_power(run: Run, choice: Choice, baseline: Baseline) -> Iterator[Note
     if recorded_limit and limit and not _are_same_power(recorded_limit, limit):
         text = f"power limit {limit}, in the recorded runs {recorded_limit}"
         yield Note(NoteCode.SETTING_CHANGED, text)
+
+
+def check_mfu_peak(segment: Segment, baseline: Baseline) -> Iterator[Note]:
+    """Yield a note if the log's MFU assumes a peak that the GPU does not have.
+
+    A framework that does not know a GPU assumes another one.
+    """
+    gpu = baseline.key.gpu
+    stated = [
+        statement
+        for statement in segment.stated
+        if statement.field == StatedField.MFU_PEAK
+    ]
+    if not stated or gpu == "cpu":
+        return
+    assumed = float(stated[-1].value)
+    peaks = [
+        peak.tflops
+        for dtype in ("bf16", "fp8", "fp4")
+        for peak in list_peaks(gpu, dtype)
+    ]
+    if not math.isnan(baseline.peak_tflops):
+        peaks.insert(0, baseline.peak_tflops)
+    other_gpu = find_gpu_by_peak("bf16", assumed)
+    if is_near(assumed, peaks) or not (peaks or other_gpu):
+        return
+    owner = f", the peak of {other_gpu}" if other_gpu else ""
+    known = "an unknown peak"
+    if peaks:
+        known = f"{peaks[0]:g}: multiply the logged MFU by {assumed / peaks[0]:.3g}"
+    text = f"the logged MFU assumes {assumed:g} TFLOP/s{owner}; {gpu} has {known}"
+    yield Note(NoteCode.MFU_PEAK, text, stated[-1].line)
 
 
 def _are_same_power(limit: str, other_limit: str) -> bool:

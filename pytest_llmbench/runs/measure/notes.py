@@ -55,6 +55,7 @@ def list_notes(
     yield from training.list_notes(run, choice, timing, baseline)
     yield from configuration.list_notes(timing, baseline, observed_work)
     yield from configuration.compare_power(run, choice, baseline)
+    yield from configuration.check_mfu_peak(choice.segment, baseline)
     total = choice.segment.total_steps
     last, printed_last = timing.steps.index[-1], choice.segment.steps.index[-1]
     if int(last) != int(printed_last):  # corrected by `window._apply_planned_steps`

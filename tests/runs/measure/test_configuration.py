@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 from support.builders import BASELINE, NOW, at, log, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Architecture, Recording
-from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.log_records import StatedField, Statement
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.runs.measure.measurement import measure
@@ -354,3 +355,65 @@ def test_run_with_more_work_per_step_is_noted() -> None:
     assert measurement.valid
     assert "more-work" in {note.code for note in measurement.notes}
     assert dict(measurement.observed)["samples_per_step"] == 128.0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "own_peak", "assumed", "text"),
+    [
+        (
+            "l40s",
+            math.nan,
+            "312",
+            "the logged MFU assumes 312 TFLOP/s, the peak of a100; l40s has 362.05: multiply the logged MFU by 0.862",
+        ),
+        (
+            "h200nvl",
+            835,
+            "989",
+            "the logged MFU assumes 989 TFLOP/s, the peak of h100; h200nvl has 835: multiply the logged MFU by 1.18",
+        ),
+        (
+            "a40",
+            math.nan,
+            "312",
+            "the logged MFU assumes 312 TFLOP/s, the peak of a100; a40 has an unknown peak",
+        ),
+        (
+            "a40",
+            149.7,
+            "312",
+            "the logged MFU assumes 312 TFLOP/s, the peak of a100; a40 has 149.7: multiply the logged MFU by 2.08",
+        ),
+        (
+            "h100",
+            989,
+            "1234",
+            "the logged MFU assumes 1234 TFLOP/s; h100 has 989: multiply the logged MFU by 1.25",
+        ),
+        ("h100", 1979, "989", ""),  # of BF16, in a run of FP8
+        ("gb200", 2450, "2500", ""),  # sources differ
+        ("a40", 312, "312", ""),  # the baseline file takes precedence
+        ("a40", math.nan, "299", ""),
+        ("cpu", math.nan, "312", ""),
+    ],
+)
+def test_peak_behind_the_logged_mfu_is_compared_with_the_gpu(
+    gpu: str, own_peak: float, assumed: str, text: str
+) -> None:
+    configuration = BASELINE.configuration
+    key = replace(configuration.key, gpu=gpu)
+    baseline = at(
+        BASELINE,
+        configuration=replace(configuration, key=key),
+        peak_tflops=own_peak,
+    )
+    stated = (
+        Statement(StatedField.MFU_PEAK, "1", 2),
+        Statement(StatedField.MFU_PEAK, assumed, 7),
+    )
+    content = replace(segment(steps()), stated=stated)
+    notes = measure(run(log(content)), baseline, NOW).notes
+    found = [
+        (note.statement, note.line) for note in notes if note.code == NoteCode.MFU_PEAK
+    ]
+    assert found == ([(text, 7)] if text else [])
