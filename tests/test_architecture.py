@@ -424,9 +424,17 @@ def test_pytest_session_without_llmbench_options_loads_only_the_option_modules(
 
 
 JUDGE = """
-import gc, json, sys
+import gc, json, os, sys
 import pytest
 
+class NumpyImports:
+    patience = []
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "numpy":
+            self.patience.append(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+
+sys.meta_path.insert(0, NumpyImports())
 code = int(pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest", *sys.argv[1:]]))
 names = [name for name in sys.modules if name.startswith("pytest_llmbench.")]
 facts = {{
@@ -435,6 +443,7 @@ facts = {{
     "rewritten": [name for name in names if type(sys.modules[name].__spec__.loader).__module__.startswith("_pytest")],
     "finders": [type(finder).__name__ for finder in sys.meta_path],
     "frozen": gc.get_freeze_count(),
+    "patience": [*NumpyImports.patience, os.environ.get("OPENBLAS_THREAD_TIMEOUT")],
 }}
 print(json.dumps(facts))
 """
@@ -472,6 +481,8 @@ def test_judging_session_restores_import_hooks_and_garbage_collector_at_its_end(
     } == expected
     assert "PlainImports" not in facts["finders"]
     assert facts["frozen"] == 0
+    # The threads of numpy do not wait actively, and launched jobs inherit no setting.
+    assert facts["patience"] == ["4", None]
 
 
 @pytest.mark.wheel

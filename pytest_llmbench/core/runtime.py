@@ -30,6 +30,10 @@ COMMITS = (
 
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
+OPENBLAS_PATIENCE = "OPENBLAS_THREAD_TIMEOUT"
+"""Variable with the binary logarithm of the clock cycles for which a thread of OpenBLAS
+waits actively."""
+
 ADDRESSES = (
     "CI_JOB_URL",
     "CI_PIPELINE_URL",
@@ -129,6 +133,24 @@ def pause_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+@contextmanager
+def let_idle_threads_sleep() -> Iterator[None]:
+    """Import numpy in the context without letting its idle threads wait actively.
+
+    When numpy is imported, OpenBLAS starts a thread for each further processor, and
+    each waits actively for about 0.05 s before it sleeps: as long as the import takes.
+    Programs that are started after the context do not inherit the setting.
+    """
+    if OPENBLAS_PATIENCE in os.environ:
+        yield
+        return
+    os.environ[OPENBLAS_PATIENCE] = "4"  # the least: 2 to the power of 4 clock cycles
+    try:
+        yield
+    finally:
+        os.environ.pop(OPENBLAS_PATIENCE, None)
 
 
 class PlainImports:

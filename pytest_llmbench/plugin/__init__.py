@@ -96,7 +96,11 @@ def _start(config: pytest.Config) -> None:
 
     An interrupted start is recorded in the reports before KeyboardInterrupt is raised.
     """
-    from pytest_llmbench.core.runtime import PlainImports, pause_garbage_collection
+    from pytest_llmbench.core.runtime import (
+        PlainImports,
+        let_idle_threads_sleep,
+        pause_garbage_collection,
+    )
 
     imports = PlainImports("pytest_llmbench", "pytest_llmbench.suite")
     imports.install()
@@ -110,8 +114,9 @@ def _start(config: pytest.Config) -> None:
         config.add_cleanup(lambda: stop.end() if _is_program() else stop.restore())
     try:
         with stop.keep_raised(), pause_garbage_collection():
-            from pytest_llmbench.core.redaction import redact_text
-            from pytest_llmbench.plugin.configure import start
+            with let_idle_threads_sleep():
+                from pytest_llmbench.core.redaction import redact_text
+                from pytest_llmbench.plugin.configure import start
 
             start(config, stop)
             # Modules, baselines and histories live until the end: exclude them from
