@@ -188,7 +188,8 @@ class Session:
             # Hardly any of these objects are in cycles, and they live until the end.
             with pause_garbage_collection():
                 self._results = self._complete(self._gather_results())
-            gc.freeze()
+                # Not after the context: a collection would first visit all of them.
+                gc.freeze()
         return self._results
 
     def _gather_results(self) -> SessionResults:
