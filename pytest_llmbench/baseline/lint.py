@@ -156,8 +156,9 @@ def find_contradiction(
     with an erratum are ignored. Differences within the rounding of both numbers are no
     contradiction.
     """
+    name_in_errata = baseline.key.id
     listed_cells = {
-        erratum.cell for erratum in errata if erratum.configuration == baseline.key.id
+        erratum.cell for erratum in errata if erratum.configuration == name_in_errata
     }
     # A step time printed as 7.325 was between 7.3245 and 7.3255.
     half_unit = baseline.resolution_seconds / 2

@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime, timedelta
 
-    from pytest_llmbench.core.baseline_records import Baseline, Contradiction, Tolerance
+    from pytest_llmbench.core.baseline_records import (
+        Baseline,
+        Contradiction,
+        Key,
+        Tolerance,
+    )
     from pytest_llmbench.core.codes import Reason, Verdict
     from pytest_llmbench.core.run_records import (
         Acknowledgement,
@@ -225,7 +230,7 @@ class Evidence(Struct, frozen=True):
     contradiction: Contradiction | None = None
     # other configurations of the model with their expected step times; an implausibly
     # fast run may belong to one of them
-    relatives: tuple[tuple[str, float], ...] = ()
+    relatives: tuple[tuple[Key, float], ...] = ()
     rules: SessionRules = DEFAULT_RULES
 
     def is_too_old(self, started: datetime | None) -> bool:

@@ -172,7 +172,8 @@ def mask_environment(
     return tuple(masked)
 
 
-WITH_TEXT = (str, dict, list, tuple)
+LISTS, NUMBERS = (list, tuple), (int, float)
+WITH_TEXT = (str, dict, *LISTS)
 """The types of plain values that are texts or may contain some."""
 
 
@@ -301,13 +302,11 @@ class Redactor:
                 return redact(value)
             if isinstance(value, dict):
                 return change_items(value)
+            if not isinstance(value, LISTS):
+                return value
             # A column of steps contains only numbers.
-            is_column = isinstance(value, list | tuple) and isinstance(
-                next(iter(value), None), int | float
-            )
-            if isinstance(value, list | tuple) and not is_column:
-                return list(map(change, value))
-            return value
+            is_column = bool(value) and isinstance(value[0], NUMBERS)
+            return value if is_column else list(map(change, value))
 
         return change(value)
 

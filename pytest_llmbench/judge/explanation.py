@@ -121,8 +121,8 @@ def state_implausible(
     """
     seconds = evidence.baseline.step_seconds * math.exp(estimate.difference)
     similar = [
-        name
-        for name, expected in evidence.relatives
+        key.id
+        for key, expected in evidence.relatives
         if abs(math.log(seconds / expected)) <= estimate.margin
     ]
     unverified = [note for note in newest.notes if note.code in UNVERIFIED]

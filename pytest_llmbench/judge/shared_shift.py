@@ -201,12 +201,15 @@ def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
     """
     count = len(statistics)
     majority = count // 2 + 1
-    have_moved = []
-    for tail in map(compute_t_upper_tail, statistics.tolist(), freedom.tolist()):
-        # the probability that chance moves a majority beyond a level of `tail`
-        chance = compute_beta_lower_tail(tail, majority, count - majority + 1)
-        have_moved.append(tail < LEVEL and chance < FALSE_ALARMS / 2)
-    return np.array(have_moved)
+
+    def compute_chance(tail: float) -> float:
+        """Return the probability that chance moves a majority beyond this level."""
+        return compute_beta_lower_tail(tail, majority, count - majority + 1)
+
+    tails = map(compute_t_upper_tail, statistics.tolist(), freedom.tolist())
+    return np.array(
+        [tail < LEVEL and compute_chance(tail) < FALSE_ALARMS / 2 for tail in tails]
+    )
 
 
 def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:

@@ -340,7 +340,7 @@ def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
         case = params.get(fixture)
-        if isinstance(case, Case | Check | UnmatchedRun):
+        if case is not None and isinstance(case, Case | Check | UnmatchedRun):
             yield (name, case.id), case
 
 

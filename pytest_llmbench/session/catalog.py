@@ -348,8 +348,8 @@ def find_contradiction(baseline: Baseline, catalog: Catalog) -> Contradiction | 
     return lint.find_contradiction(baseline, errata)
 
 
-def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
-    """Return (id, step time) of each other configuration of the same recipe.
+def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[Key, float], ...]:
+    """Return (key, step time) of each other configuration of the same recipe.
 
     Configurations without a step time are left out.
     """
@@ -359,7 +359,7 @@ def find_relatives(key: Key, catalog: Catalog) -> tuple[tuple[str, float], ...]:
         if other_key.recipe == key.recipe and other_key != key
     )
     return tuple(
-        (baseline.key.id, baseline.step_seconds)
+        (baseline.key, baseline.step_seconds)
         for baseline in relatives
         if baseline.step_seconds > 0
     )

@@ -21,7 +21,7 @@ from support.builders import (
     run,
 )
 
-from pytest_llmbench.core.baseline_records import Tolerance
+from pytest_llmbench.core.baseline_records import Key, Tolerance
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import DEFAULT_RULES, Evidence
 from pytest_llmbench.core.outcome_records import Status
@@ -257,8 +257,8 @@ def test_differing_step_times_in_whole_seconds_can_meet_the_literal_rule() -> No
 
 
 RELATIVES = (
-    ("grok1_314b-25.05-gb200-fp8-128", 5.185),
-    ("grok1_314b-25.05-gb200-bf16-256", 7.4),
+    (Key("grok1", "314b", "25.05", "gb200", "fp8", 128), 5.185),
+    (Key("grok1", "314b", "25.05", "gb200", "bf16", 256), 7.4),
 )
 
 
