@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
@@ -93,17 +92,17 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
     contains the first steps of that log, with equal times. If it has a job id, this
     must be the launcher's.
     """
-    launched: dict[Path, list[Run]] = defaultdict(list)
+    launched: dict[str, list[Run]] = defaultdict(list)
     others: list[Run] = []
     for run in runs:
         if _is_launched(run):
-            launched[run.found.folder].append(run)
+            launched[run.found.folder_text].append(run)
         else:
             others.append(run)
-    candidates = [run for run in others if run.found.folder in launched]
+    candidates = [run for run in others if run.found.folder_text in launched]
     # by folder and first timing, because a folder may contain thousands of logs
     launched_by_start: dict[object, list[Run]] = defaultdict(list)
-    for folder in {run.found.folder for run in candidates}:
+    for folder in {run.found.folder_text for run in candidates}:
         for run in launched[folder]:
             launched_by_start[folder, *_list_timings(run)[:1]].append(run)
     attached: dict[str, tuple[Run, Run]] = {}
@@ -111,7 +110,7 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
         timings = _list_timings(run)
         if not timings:
             continue
-        for other in launched_by_start[run.found.folder, timings[0]]:
+        for other in launched_by_start[run.found.folder_text, timings[0]]:
             same_job = run.found.job_id in ("", other.found.job_id)
             if same_job and timings == _list_timings(other)[: len(timings)]:
                 attached[run.id] = (run, other)
@@ -121,7 +120,7 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
 
 def _is_launched(run: Run) -> bool:
     """True if a log of the run is named like a launcher's log."""
-    return any(LAUNCHED.match(attempt.files.log.name) for attempt in run.attempts)
+    return any(LAUNCHED.match(attempt.files.log_name) for attempt in run.attempts)
 
 
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
@@ -182,7 +181,7 @@ def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
 
 def _is_tracked(run: Run) -> bool:
     """True if the log of a run is in a tool's folder."""
-    return bool(run.attempts) and bool(TRACKED.search(str(run.attempts[0].files.log)))
+    return bool(run.attempts) and bool(TRACKED.search(run.attempts[0].files.log_text))
 
 
 def _list_console_keys(run: Run, tolerance: int = 0) -> Iterator[object]:
@@ -268,14 +267,14 @@ def drop_ranks(runs: Sequence[Run]) -> Kept:
     The processes write the same steps at the same pace into files whose names differ
     only in the rank. A file with another pace is a separate run.
     """
-    groups: dict[tuple[Path, str], list[tuple[int, Run]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[int, Run]]] = defaultdict(list)
     for run in runs:
         name_and_rank = names.read_rank(_get_log_name(run))
         if name_and_rank is None:
             continue
         shared_name, rank = name_and_rank
         if _OF_PROCESS.search(shared_name) and count_steps(run):
-            groups[run.found.folder, shared_name].append((rank, run))
+            groups[run.found.folder_text, shared_name].append((rank, run))
     dropped: dict[str, tuple[Run, Run]] = {}
     for group in groups.values():
         (_, first), *others = sorted(group, key=lambda ranked: ranked[0])
@@ -287,7 +286,7 @@ def drop_ranks(runs: Sequence[Run]) -> Kept:
 
 def _get_log_name(run: Run) -> str:
     """Return the name of the log of a run with a single attempt, else ""."""
-    return run.attempts[0].files.log.name if len(run.attempts) == 1 else ""
+    return run.attempts[0].files.log_name if len(run.attempts) == 1 else ""
 
 
 def _is_same_pace(run: Run, other: Run) -> bool:
@@ -444,7 +443,7 @@ def _contradict(times: Sequence[datetime]) -> bool:
 def _is_partial_duplicate(run: Run, other: Run) -> bool:
     """True if a run is an earlier copy of another run of its configuration and job."""
     # a copied log is in another folder, and has the job id of its original
-    if not run.found.job_id or run.found.folder == other.found.folder:
+    if not run.found.job_id or run.found.folder_text == other.found.folder_text:
         return False
     # without attempts, this is the metadata of a job whose log is elsewhere
     if not count_steps(run):
@@ -740,7 +739,7 @@ def _classify_pair(
         )
     # drop a second log of the same job in another folder
     elif is_same_key and run.found.job_id and run.found.job_id == other.found.job_id:
-        if certain and run.found.folder != other.found.folder:
+        if certain and run.found.folder_text != other.found.folder_text:
             dropped_pairs[run.id] = (run, other)
     # mark the duplicate of another job
     else:

@@ -228,6 +228,8 @@ class Stores:
         Texts come in archive order. Read each text before requesting the next. If an
         archive fails, all its remaining paths get the LogError.
         """
+        if not self._archives:
+            return
         requested_by_archive: dict[Path, list[Path]] = {}
         for path in paths:
             archive = self.find_archive(path)
