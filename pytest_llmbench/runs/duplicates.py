@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -92,19 +93,17 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
     contains the first steps of that log, with equal times. If it has a job id, this
     must be the launcher's.
     """
-    launched: dict[str, list[Run]] = defaultdict(list)
-    others: list[Run] = []
-    for run in runs:
-        if _is_launched(run):
-            launched[run.found.folder_text].append(run)
-        else:
-            others.append(run)
-    candidates = [run for run in others if run.found.folder_text in launched]
+    others = [run for run in runs if not _is_launched(run)]
+    other_folders = {run.found.folder_text for run in others}
     # by folder and first timing, because a folder may contain thousands of logs
     launched_by_start: dict[object, list[Run]] = defaultdict(list)
-    for folder in {run.found.folder_text for run in candidates}:
-        for run in launched[folder]:
+    launched_folders: set[str] = set()
+    for run in runs:
+        folder = run.found.folder_text
+        if folder in other_folders and _is_launched(run):
             launched_by_start[folder, *_list_timings(run)[:1]].append(run)
+            launched_folders.add(folder)
+    candidates = [run for run in others if run.found.folder_text in launched_folders]
     attached: dict[str, tuple[Run, Run]] = {}
     for run in candidates:
         timings = _list_timings(run)
@@ -321,19 +320,8 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
     not. A log that was copied while the job ran is a duplicate, too: such a run has the
     same start, and its steps are the first steps of the complete run.
     """
-    keys = [_make_duplicate_key(run) for run in runs]
-    key_counts = Counter(keys)
-    groups: dict[object, list[Run]] = defaultdict(list)
-    for run, key in zip(runs, keys, strict=True):
-        # Nearly all keys are unique: the times of thousands of runs need not be kept.
-        full_key = (key, *_list_times(run)) if key_counts[key] > 1 else key
-        groups[full_key].append(run)
-    # first step: keep the last run of each group with equal logs
-    originals = [_merge_dates(group) for group in groups.values()]
-    dropped = [
-        (duplicate, group[-1]) for group in groups.values() for duplicate in group[:-1]
-    ]
-    # second step: drop partial duplicates of a more complete run of the same job
+    originals, dropped = _drop_equal_logs(runs)
+    # drop partial duplicates of a more complete run of the same job
     runs_by_job: dict[object, list[Run]] = defaultdict(list)
     for run in sorted(originals, key=_measure_extent, reverse=True):
         # a run without a job id is never a partial duplicate
@@ -361,6 +349,22 @@ def drop_duplicates(runs: Sequence[Run]) -> Kept:
             else:
                 dropped.append((run, original))
     return kept, dropped
+
+
+def _drop_equal_logs(runs: Sequence[Run]) -> Kept:
+    """Keep the last run of each group of runs of one job with equal logs."""
+    keys = [_make_duplicate_key(run) for run in runs]
+    key_counts = Counter(keys)
+    groups: dict[object, list[Run]] = defaultdict(list)
+    for run, key in zip(runs, keys, strict=True):
+        # Nearly all keys are unique: the times of thousands of runs need not be kept.
+        full_key = (key, *_list_times(run)) if key_counts[key] > 1 else key
+        groups[full_key].append(run)
+    originals = [_merge_dates(group) for group in groups.values()]
+    dropped = [
+        (duplicate, group[-1]) for group in groups.values() for duplicate in group[:-1]
+    ]
+    return originals, dropped
 
 
 def _make_duplicate_key(run: Run) -> object:
@@ -559,7 +563,7 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
         for run in reversed(runs)
         if run.identity.key is not None and list_steps(run)
     ]
-    for run, hashes in _hash_runs(compared):
+    for run, hashes in _hash_runs(_select_similar(compared)):
         for other in earlier.add(run, hashes):
             # the first pair that marks or drops a run decides
             if (
@@ -578,6 +582,26 @@ def mark_duplicates(runs: Sequence[Run]) -> Kept:
         for run in kept
     ]
     return marked, dropped
+
+
+def _select_similar(runs: Sequence[Run]) -> list[Run]:
+    """Select the runs that share a hash of their steps with another run.
+
+    Few of thousands of runs do, and only these need to be indexed by their hashes.
+    """
+    import numpy as np
+
+    hashes = array("Q")
+    begins: list[int] = []  # of the hashes of each run
+    for _, segments in _hash_runs(runs):
+        begins.append(len(hashes))
+        for segment in segments:
+            hashes.extend((segment.whole, *segment.samples))
+    _, places, counts = np.unique(
+        np.array(hashes), return_inverse=True, return_counts=True
+    )
+    is_shared = np.logical_or.reduceat(counts[places] > 1, begins) if begins else ()
+    return [run for run, shared in zip(runs, is_shared, strict=True) if shared]
 
 
 def _hash_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, list[StepHashes]]]:

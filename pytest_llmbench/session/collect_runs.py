@@ -613,7 +613,7 @@ class _Collection:
         Hidden metrics files (see `_hidden`) are returned only if newer than all runs.
         """
         kept, copies, left_out = _drop_all_duplicates(
-            self._runs, self._unnamed_ids, self._reader.now
+            self._take_runs(), self._unnamed_ids, self._reader.now
         )
         unreadable_files = [
             *starmap(self._reader.make_unreadable, self._found.unreadable),
@@ -627,6 +627,11 @@ class _Collection:
             copies,
             tuple(_select_newer(self._hidden, kept)),
         )
+
+    def _take_runs(self) -> list[Run]:
+        """Return the runs, and keep none of them: dated and marked runs replace them."""
+        runs, self._runs = self._runs, []
+        return runs
 
     def _identify(self, read: ReadRun) -> Run:
         """Determine the configuration of a run, and read its logs in known dialects.
@@ -643,7 +648,7 @@ class _Collection:
 
 
 def _drop_all_duplicates(
-    runs: Sequence[Run], unnamed: Collection[str], now: datetime
+    remaining: Sequence[Run], unnamed: Collection[str], now: datetime
 ) -> tuple[list[Run], tuple[tuple[Run, Run], ...], list[IgnoredFile]]:
     """Drop copies, logs of other ranks, and jobs without a log that are superseded.
 
@@ -652,7 +657,7 @@ def _drop_all_duplicates(
     """
     # copies of a launcher's log, next to it
     # Other logs of a launched run, in the folder of its log.
-    remaining, other_logs = drop_attached(runs)
+    remaining, other_logs = drop_attached(remaining)
     # logs recorded by tools such as W&B and torchrun
     # Logs in which a tool such as W&B recorded the output of a run.
     remaining, tracker_logs = drop_tracked(remaining, unnamed)
@@ -661,7 +666,8 @@ def _drop_all_duplicates(
     remaining, rank_logs = drop_ranks(remaining)
     # complete and partial copies of a job's log
     # Equal or partial logs of one job.
-    remaining, copies = drop_duplicates(order_runs(remaining, now))
+    remaining = order_runs(remaining, now)
+    remaining, copies = drop_duplicates(remaining)
     # jobs without a log that are too old or were launched minutes ago
     # Jobs without a log that are too old or followed by newer runs.
     kept, superseded_jobs = drop_superseded(order_runs(remaining, now), now)
