@@ -176,7 +176,13 @@ class WorkerPool:
             batch, data = next_batch(self._waiting, self._answered)
             self._unanswered -= 1
             readings = _unpack_answer(data)
-            yield [readings.get(file) or self._read_here(file) for file in batch]
+            # with the paths of the batch: those of a worker's reply are copies
+            yield [
+                readings[file]._replace(file=file)
+                if file in readings
+                else self._read_here(file)
+                for file in batch
+            ]
 
     def _read_here(self, file: FileToRead) -> FileReading:
         """Read a file in this process.

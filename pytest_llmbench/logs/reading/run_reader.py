@@ -234,9 +234,11 @@ class Reading:
         done = ReadCounts(0, len(sizes), 0, sum(sizes.values()))
 
         def add_results(readings: Sequence[FileReading]) -> None:
-            """Add readings to `new_readings`, and report the progress."""
+            """Add the results of readings, and report the progress."""
             nonlocal done
-            new_readings.extend(readings)
+            self._results |= {reading.file: reading.result for reading in readings}
+            if cache:
+                new_readings.extend(readings)
             size = sum(sizes[reading.file] for reading in readings)
             done = done._replace(
                 files=done.files + len(readings), size=done.size + size
@@ -254,7 +256,6 @@ class Reading:
             add_results(
                 [read_file(file, self._definitions, with_state=cache is not None)]
             )
-        self._results |= {reading.file: reading.result for reading in new_readings}
         if cache:
             cache.keep(new_readings)
 
