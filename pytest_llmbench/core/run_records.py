@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
@@ -36,6 +36,15 @@ class Hint(Struct, frozen=True, gc=False):
     field: str  # a Key field, or global_batch_size, tp, ...
     value: str
     source: str
+
+
+@lru_cache(8192)
+def share_facts(facts: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return facts that equal tuples of several runs share.
+
+    Most runs of a configuration state the same.
+    """
+    return facts
 
 
 @lru_cache(1024)
@@ -139,11 +148,8 @@ class RunFiles(Struct, frozen=True, gc=False):
     number: str = ""  # without a job id: a number in its names that may be the id
     layout: str = ""  # results, experiments, workloads or ""
     metadata_name: str = ""  # of a file in its folder
-    started: datetime | None = None  # according to its metadata or its own folder
-    started_from: str = ""
-    dated: datetime | None = None  # according to a parent folder or a date only
-    dated_from: str = ""
-    start_candidates: tuple[StartCandidate, ...] = ()  # all possible start times
+    # all possible start times in its names and metadata, the most certain first
+    start_candidates: tuple[StartCandidate, ...] = ()
     logless_job: LoglessJob | None = None  # the files left by a job without a log
     logless_path: Path | None = None  # the path of those files
     modified: datetime | None = None
@@ -171,6 +177,25 @@ class RunFiles(Struct, frozen=True, gc=False):
     # container, versions and commits from the metadata, by the names used in reports
     environment: Pairs = ()
     given_path: Path | None = None  # the user's path that led to the run
+
+    @property
+    def started(self) -> datetime | None:
+        """The start according to its metadata or its own folder."""
+        return self._find_time(Clock.METADATA, Clock.FOLDER_NAME)
+
+    @property
+    def dated(self) -> datetime | None:
+        """The date of a parent folder if the start is unknown."""
+        return None if self.started else self._find_time(Clock.FOLDER_ABOVE)
+
+    def _find_time(self, *clocks: Clock) -> datetime | None:
+        """Return the first time by one of the clocks, or None."""
+        times = (
+            candidate.timestamp
+            for candidate in self.start_candidates
+            if candidate.clock in clocks
+        )
+        return next(times, None)
 
     @property
     def folder(self) -> Path:

@@ -45,6 +45,7 @@ from pytest_llmbench.core.log_records import (
     Statement,
     Steps,
 )
+from pytest_llmbench.core.run_records import share_facts
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.logs.sources.files import FileState
 
@@ -147,15 +148,6 @@ def _may_have_integers(name: str, count: int) -> bool:
 def _share(column: bytes) -> bytes:
     """Return bytes that equal columns of several segments share."""
     return column
-
-
-@lru_cache(8192)
-def _share_facts(facts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return facts that equal tuples of several logs share.
-
-    Most runs of a configuration state the same.
-    """
-    return facts
 
 
 class _OwnColumn(NamedTuple):
@@ -304,7 +296,7 @@ def _make_packed_steps(packed: Sequence[bytes], count: int) -> Steps:
         [positions.get(name) or _share(column) for name, column in by_name.items()]
     )
     steps = _PackedSteps.__new__(_PackedSteps)
-    object.__setattr__(steps, "_columns", _share_facts(columns))
+    object.__setattr__(steps, "_columns", share_facts(columns))
     object.__setattr__(steps, "_own", b"".join([by_name[name] for name in own_names]))
     return steps
 
@@ -345,7 +337,7 @@ def compress_log(log: ParsedLog) -> ParsedLog:
     return replace(
         log,
         segments=tuple(map(_compress_segment, log.segments)),
-        environment=_share_facts(log.environment),
+        environment=share_facts(log.environment),
         readings=tuple(map(compress_log, log.readings)),
     )
 
@@ -356,7 +348,7 @@ def _compress_segment(segment: Segment) -> Segment:
     return replace(
         segment,
         steps=_compress_steps(segment.steps),
-        stated=_share_facts(segment.stated),
+        stated=share_facts(segment.stated),
     )
 
 
@@ -570,7 +562,7 @@ def _from_json(kind: Any, tree: Any, count: int, steps: _StepReader) -> list[Any
         lengths = _check_column(tree[0], count, {int})
         items = iter(_from_json(components[0], tree[1], sum(lengths), steps))
         tuples = [tuple(islice(items, length)) for length in lengths]
-        return list(map(_share_facts, tuples)) if kind in _SHARED_FACTS else tuples
+        return list(map(share_facts, tuples)) if kind in _SHARED_FACTS else tuples
     columns = [
         _from_json(component, column, count, steps)
         for component, column in zip(components, tree, strict=True)

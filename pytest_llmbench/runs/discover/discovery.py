@@ -29,6 +29,7 @@ from pytest_llmbench.core.run_records import (
     RunFiles,
     StartCandidate,
     UnnamedFiles,
+    share_facts,
 )
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover import names
@@ -71,7 +72,6 @@ from pytest_llmbench.runs.layouts.folder_layouts import (
     find_launcher,
     find_layout,
     find_surroundings,
-    share_hints,
 )
 from pytest_llmbench.runs.layouts.metadata import NO_METADATA, Metadata, read_metadata
 
@@ -132,7 +132,7 @@ class RunSearch:
             chosen = frozenset(log_names_by_folder[folder.text])
             job_folder = _make_unnamed_folder(folder, chosen, self._walk.stores)
             owned_runs += [
-                (run, job_folder.layout.inside)
+                (run, len(job_folder.layout.inside))
                 for run in _make_runs(job_folder, {}, self._walk)
             ]
         runs = add_reports(owned_runs, self._walk.reports)
@@ -241,8 +241,15 @@ def _find_named_runs(walk: Walk) -> Discovery:
     twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
     )
-    # the other folders are not needed any more, and half of all are empty
-    walk.folders = [folder for folder in walk.folders if folder.files or folder.unnamed]
+    # only these folders may contain logs despite their names
+    folders_with_ignored = {
+        job_folder.folder.text for job_folder in job_folders if _may_ignore(job_folder)
+    }
+    walk.folders = [
+        folder
+        for folder in walk.folders
+        if folder.unnamed or (folder.files and folder.text in folders_with_ignored)
+    ]
     # folders of given files next to other jobs, which a report may belong to
     folders_with_other_jobs = {
         job_folder.folder.path
@@ -254,14 +261,14 @@ def _find_named_runs(walk: Walk) -> Discovery:
         for job_folder in job_folders
         if job_folder.metrics and not job_folder.folder.only_chosen
     ]
-    # drop the drafts of each folder once its runs are made: both take much memory
+    # drop each folder and its drafts once its runs are made: all take much memory
     waiting = list(reversed(job_folders))
     del job_folders
     owned_runs: list[OwnedRun] = []
     while waiting:
         job_folder = waiting.pop()
         owned_runs += [
-            (_mark_twin(run, job_folder, twin_folders), job_folder.layout.inside)
+            (_mark_twin(run, job_folder, twin_folders), len(job_folder.layout.inside))
             for run in _make_runs(job_folder, log_folders, walk)
         ]
     runs = _make_ids_unique(
@@ -269,7 +276,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
     )
     # metrics that may repeat the runs of logs
     owned_metrics_runs: list[OwnedRun] = [
-        (_make_run(draft, job_folder, None, "", walk), job_folder.layout.inside)
+        (_make_run(draft, job_folder, None, "", walk), len(job_folder.layout.inside))
         for job_folder in folders_with_metrics
         for draft in job_folder.metrics
     ]
@@ -294,6 +301,12 @@ def _find_named_runs(walk: Walk) -> Discovery:
         hidden=tuple(hidden),
         unreadable_marks=marker_problems,
     )
+
+
+def _may_ignore(job_folder: JobFolder) -> bool:
+    """True if `_make_runs` may record a file of a folder as ignored."""
+    jobs = job_folder.jobs
+    return bool(jobs.ignored) or any(draft.logless_job for draft in jobs.drafts)
 
 
 def _mark_twin(
@@ -546,11 +559,6 @@ def _make_run(
     hints = _collect_hints(
         draft, folder, layout if described_by_folders else None, record
     )
-    # its start, else only the date of a parent folder
-    start_candidates = tuple(_list_start_candidates(record, layout, folder))
-    by_clock = {candidate.clock: candidate for candidate in start_candidates}
-    start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
-    filing_date = None if start else by_clock.get(Clock.FOLDER_ABOVE)
     # without a known job id, a number in the path may be the job's
     log_parts = (*folder.parts, attempts[-1].log_name) if attempts else ()
     number = find_job_number(log_parts) if attempts and not job else ""
@@ -563,23 +571,19 @@ def _make_run(
         number=number,
         layout=layout.name if described_by_folders else "",
         metadata_name=metadata,
-        started=start.timestamp if start else None,
-        started_from=start.source if start else "",
-        dated=filing_date.timestamp if filing_date else None,
-        dated_from=filing_date.source if filing_date else "",
-        start_candidates=start_candidates,
+        start_candidates=tuple(_list_start_candidates(record, layout, folder)),
         logless_job=draft.logless_job,
         logless_path=draft.logless_path,
         modified=_convert_time(draft.modified),
         excluded=excluded,
         excluded_because=explanation,
         trial_pending_since=trial_pending_since,
-        build=_describe_build(record, hints),
+        build=share_facts(_describe_build(record, hints)),
         launcher=find_launcher(
             metadata_or_empty.launcher, log_names, folder.name, layout
         ),
         saves=metadata_or_empty.saves,
-        environment=metadata_or_empty.environment,
+        environment=share_facts(metadata_or_empty.environment),
         given_path=folder.given_path,
     )
 
@@ -669,7 +673,7 @@ def _collect_hints(
     distinct_hints = {
         (hint.field, hint.value.casefold()): hint for hint in reversed(hints)
     }
-    return share_hints(tuple(reversed(distinct_hints.values())))
+    return share_facts(tuple(reversed(distinct_hints.values())))
 
 
 def _make_id(draft: JobDraft, folder: Folder, layout: Layout, job: str) -> str:

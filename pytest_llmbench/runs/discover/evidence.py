@@ -34,8 +34,8 @@ SAME_LAUNCH = timedelta(days=1)
 # and the reason to exclude the latter.
 TWINS = {"_nsys": Reason.PROFILED, "_nccltrace": Reason.TRACED}
 
-OwnedRun = tuple[RunFiles, Sequence[str]]
-"""A run, and the names of the folders that belong to it, outermost first."""
+OwnedRun = tuple[RunFiles, int]
+"""A run, and the number of the innermost folders of its path that belong to it."""
 
 
 def find_exclusion(
@@ -102,8 +102,8 @@ def add_reports(
     # indices of the runs in each folder, and in each folder by job id
     indices_by_folder: dict[Path, list[int]] = defaultdict(list)
     indices_by_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
-    for index, (run, run_folder_names) in enumerate(runs):
-        depth = max(len(run_folder_names), 1)
+    for index, (run, folder_count) in enumerate(runs):
+        depth = max(folder_count, 1)
         for folder in (run.folder, *run.folder.parents)[:depth]:
             indices_by_folder[folder].append(index)
             indices_by_job[folder, run.job_id].append(index)

@@ -517,13 +517,21 @@ def _split_metrics(job_folder: JobFolder) -> JobFolder:
 
 
 def find_log_folders(
-    job_folders: Iterable[JobFolder],
+    job_folders: Sequence[JobFolder],
 ) -> Mapping[str, Sequence[Folder]]:
-    """Return the folders that contain logs of each job, by job id."""
+    """Return the folders that contain logs of each job that left a folder without them.
+
+    The keys are job ids.
+    """
+    logless_jobs: set[str] = set()
+    for jobs in (job_folder.jobs for job_folder in job_folders):
+        jobs_with_log = {draft.job for draft in jobs.drafts if draft.attempts}
+        logless_jobs.update(draft.job for draft in jobs.drafts if not draft.attempts)
+        logless_jobs.update(jobs.metadata.keys() - jobs_with_log)
     folders: dict[str, list[Folder]] = defaultdict(list)
-    for job_folder in job_folders:
+    for job_folder in job_folders if logless_jobs else ():
         for draft in job_folder.jobs.drafts:
-            if draft.attempts:
+            if draft.attempts and draft.job in logless_jobs:
                 folders[draft.job].append(job_folder.folder)
     return folders
 

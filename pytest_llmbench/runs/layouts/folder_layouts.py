@@ -14,7 +14,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from pytest_llmbench.core.patterns import compile_on_use
-from pytest_llmbench.core.run_records import Hint
+from pytest_llmbench.core.run_records import Hint, share_facts
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 
@@ -29,12 +29,6 @@ _RELEASE_FOLDER = compile_on_use(
 _PRECISION = compile_on_use(names.PRECISION, re.IGNORECASE)
 _SIZE = compile_on_use(names.SIZE, re.IGNORECASE)
 _GPU_WORD = compile_on_use(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE)
-
-
-@lru_cache(1024)
-def share_hints(hints: tuple[Hint, ...]) -> tuple[Hint, ...]:
-    """Return the hints that runs of one configuration share."""
-    return hints
 
 
 class Layout(Struct, frozen=True, gc=False):
@@ -146,7 +140,7 @@ def _read_experiment_layout(parts: Sequence[str], index: int) -> Layout | None:
     ):
         return None
     name = "workloads" if _is_workload(parts, index - 2) else "experiments"
-    hints = share_hints(tuple(_read_experiments(parts[index:], typed=False)))
+    hints = share_facts(tuple(_read_experiments(parts[index:], typed=False)))
     return Layout(name, hints, tuple(parts[index:]))
 
 

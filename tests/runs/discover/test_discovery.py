@@ -923,8 +923,8 @@ def test_start_time_is_read_from_experiment_folders_and_not_from_their_parents(
 ) -> None:
     """Parent folders and bare days are weaker than the log's own timestamp."""
     run = get_only_run(find_runs([tree([path])]))
-    assert run.started_from == (f"the name of folder {started}" if started else "")
-    assert run.dated_from == (f"the name of folder {dated}" if dated else "")
+    source = run.start_candidates[0].source
+    assert source == f"the name of folder {started or dated}"
     assert (run.started is None, run.dated is None) == (not started, not dated)
 
 
@@ -944,7 +944,7 @@ def test_launch_time_takes_precedence_over_folder_name(tree: Tree) -> None:
         )
     )
     assert run.started == datetime(2025, 4, 11, 20, tzinfo=UTC)
-    assert run.started_from.startswith("the launch time")
+    assert run.start_candidates[0].source.startswith("the launch time")
 
 
 # --- builds ---------------------------------------------------------------------------
