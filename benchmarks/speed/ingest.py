@@ -214,17 +214,26 @@ class Data:
                 check=True,
             )
             part.rename(path)
-        return path, sum(map(_read, [path] if path.is_file() else path.rglob("*")))
+        return path, sum(map(_read, _list_files(path)))
 
 
-def _read(path: Path) -> int:
-    """Read a file, so that it is in memory. Returns its size, 0 for a folder."""
-    if path.is_dir():
-        return 0
-    with path.open("rb") as file:
+def _list_files(path: Path) -> Iterator[str]:
+    """Yield a file, or all files in a folder.
+
+    In little memory: the peak of a started process includes that of this one.
+    """
+    if path.is_file():
+        yield str(path)
+    for folder, _, names in os.walk(path):
+        yield from (os.path.join(folder, name) for name in names)
+
+
+def _read(path: str) -> int:
+    """Read a file, so that it is in memory. Returns its size."""
+    with open(path, "rb") as file:
         while file.read(MIB):
             pass
-    return path.stat().st_size
+        return file.tell()
 
 
 # --- cases ----------------------------------------------------------------------------
