@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def tree(paths: Sequence[Path], cache: Path | None) -> list[ParsedLog]:
     stores = Stores()
     log_cache = LogCache(cache, paths, ()) if cache else None
     ahead = start_reading_ahead((), log_cache)
-    with pause_garbage_collection():
+    with pause_garbage_collection(), closing(ahead) if ahead else nullcontext():
         runs = find_runs(paths, stores, ahead.add_log if ahead else None).runs
         reading = Reading(stores, runs, cache=log_cache, ahead=ahead)
         return [

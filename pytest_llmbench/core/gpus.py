@@ -28,7 +28,12 @@ class GpuType(NamedTuple):
     """A pattern of the names by which software and schedulers call it, in lower case
     with blanks as separators. Empty if they contain `name`."""
     devices: int = 1
-    """Number of devices that one chip appears as. Frameworks count these as GPUs."""
+    """Number of devices that one chip appears as; frameworks count each as a GPU."""
+    chip: str = ""
+    """The chip, if several types have it: their peaks are easily confused."""
+    in_paths: bool = True
+    """True if the name is also looked for in the names of folders and runs, where
+    `v100` may be a version and `trn1` a training."""
 
 
 _AMD = "AMD, product page"
@@ -49,8 +54,14 @@ _HOPPER = {"bf16": (Peak(989, _NVIDIA),), "fp8": (Peak(1979, _NVIDIA),)}
 _HOPPER_NVL = {"bf16": (Peak(835, _NVIDIA),), "fp8": (Peak(1671, _NVIDIA),)}
 _BLACKWELL = {"bf16": (Peak(2250, _DGXC),), "fp8": (Peak(4500, _DGXC),)}
 
+
+def _name_instinct(name: str) -> str:
+    """Return the pattern of the names of an AMD Instinct."""
+    return f"(?:amd ?instinct ?)?{name}(?: ?oam)?"
+
+
 GPU_TYPES = (
-    GpuType("v100", "V100", (16, 32), {}),
+    GpuType("v100", "V100", (16, 32), {}, in_paths=False),
     GpuType("a100", "A100", (40, 80), _AMPERE),
     GpuType("a800", "A800", (40, 80), _AMPERE),
     GpuType(
@@ -72,21 +83,28 @@ GPU_TYPES = (
         },
     ),
     # 94 GB: a SXM module that is called "NVIDIA H100" and nothing else
-    GpuType("h100", "H100 SXM", (80, 94), _HOPPER),
+    GpuType("h100", "H100 SXM", (80, 94), _HOPPER, chip="GH100"),
     GpuType(
         "h100pcie",
         "H100 PCIe",
         (80,),
         {"bf16": (Peak(756, _NVIDIA),), "fp8": (Peak(1513, _NVIDIA),)},
         r"h100(?:\b.*\b)?pcie",
+        chip="GH100",
     ),
-    GpuType("h100nvl", "H100 NVL", (94,), _HOPPER_NVL, r"h100(?:\b.*\b)?nvl"),
-    GpuType("h800", "H800 SXM", (80,), _HOPPER),
-    GpuType("h800pcie", "H800 PCIe", (80,), {}, r"h800(?:\b.*\b)?pcie"),
-    GpuType("h200", "H200 SXM", (141,), _HOPPER),
-    GpuType("h200nvl", "H200 NVL", (141,), _HOPPER_NVL, r"h200(?:\b.*\b)?nvl"),
+    GpuType(
+        "h100nvl", "H100 NVL", (94,), _HOPPER_NVL, r"h100(?:\b.*\b)?nvl", chip="GH100"
+    ),
+    GpuType("h800", "H800 SXM", (80,), _HOPPER, chip="GH100"),
+    GpuType(
+        "h800pcie", "H800 PCIe", (80,), {}, r"h800(?:\b.*\b)?pcie", chip="GH100"
+    ),
+    GpuType("h200", "H200 SXM", (141,), _HOPPER, chip="GH100"),
+    GpuType(
+        "h200nvl", "H200 NVL", (141,), _HOPPER_NVL, r"h200(?:\b.*\b)?nvl", chip="GH100"
+    ),
     # "GH200 480GB" names the memory of the CPU
-    GpuType("gh200", "GH200", (96, 144), _HOPPER),
+    GpuType("gh200", "GH200", (96, 144), _HOPPER, chip="GH100"),
     GpuType("b100", "B100", (192,), {}),
     GpuType(
         "b200", "B200", (180, 192), _BLACKWELL | {"fp4": (Peak(9000, f"{_DGXC}, NVFP4"),)}
@@ -126,20 +144,29 @@ GPU_TYPES = (
         "RTX PRO 6000 Blackwell",
         (96,),
         {"bf16": (Peak(503.8, f"{_AUTOMODEL}, Workstation Edition"),)},
-        "rtx ?pro ?6000",
+        "rtx ?pro ?6000(?!.*max ?q)(?: ?blackwell)?(?: ?(?:server|workstation) ?edition)?",
+        chip="GB202",
     ),
     GpuType(
         "rtxpro6000maxq",
         "RTX PRO 6000 Blackwell Max-Q",
         (96,),
         {"bf16": (Peak(438.9, _AUTOMODEL),)},
-        "rtx ?pro ?6000 ?(?:blackwell )?max ?q",
+        "rtx ?pro ?6000 ?(?:blackwell ?)?max ?q(?: ?workstation ?edition)?",
+        chip="GB202",
     ),
+    # Both print "AMD Instinct MI250X / MI250".
     GpuType(
         "mi250x",
-        "MI250X",
+        "MI250X, MI250",
         (128,),
-        {"bf16": (Peak(383, f"{_TORCHTITAN}: 191.5 for each of its two devices"),)},
+        {
+            "bf16": (
+                Peak(383, f"{_TORCHTITAN}: 191.5 for each of its two devices"),
+                Peak(362.1, f"{_ROCM}, MI250"),
+            )
+        },
+        "(?:amd ?instinct ?)?mi250x?(?: ?mi250)?",
         devices=2,
     ),
     GpuType(
@@ -154,6 +181,7 @@ GPU_TYPES = (
             ),
             "fp8": (Peak(2614.9, _ROCM),),
         },
+        _name_instinct("mi300x"),
     ),
     GpuType(
         "mi325x",
@@ -163,6 +191,7 @@ GPU_TYPES = (
             "bf16": (Peak(1307.4, _AMD), Peak(1300, _TORCHTITAN)),
             "fp8": (Peak(2614.9, _AMD),),
         },
+        _name_instinct("mi325x"),
     ),
     GpuType(
         "mi350x",
@@ -173,6 +202,7 @@ GPU_TYPES = (
             "fp8": (Peak(4600, _AMD),),
             "fp4": (Peak(9200, f"{_AMD}, MXFP4"),),
         },
+        _name_instinct("mi350x"),
     ),
     GpuType(
         "mi355x",
@@ -183,6 +213,7 @@ GPU_TYPES = (
             "fp8": (Peak(5000, _AMD),),
             "fp4": (Peak(10100, f"{_AMD}, MXFP4"),),
         },
+        _name_instinct("mi355x"),
     ),
     GpuType("tpuv4", "TPU v4", (32,), {"bf16": (Peak(275, _GOOGLE),)}, "tpu ?v4(?! lite)"),
     GpuType(
@@ -220,6 +251,8 @@ GPU_TYPES = (
         (32,),
         {"bf16": (Peak(190, _AWS),), "fp8": (Peak(190, _AWS),)},
         "trn1n?|trainium ?1",
+        devices=2,
+        in_paths=False,
     ),
     GpuType(
         "trn2",
@@ -230,6 +263,8 @@ GPU_TYPES = (
             "fp8": (Peak(1299, _AWS), Peak(1287, f"{_AWS}, earlier")),
         },
         "trn2|trainium ?2",
+        devices=4,
+        in_paths=False,
     ),
     GpuType(
         "trn3",
@@ -241,6 +276,8 @@ GPU_TYPES = (
             "fp4": (Peak(2517, f"{_AWS}, MXFP4"),),
         },
         "trn3|trainium ?3",
+        devices=4,
+        in_paths=False,
     ),
     GpuType(
         "gaudi2",
@@ -281,12 +318,13 @@ GPU_TYPES = (
 
 BY_NAME = {gpu.name: gpu for gpu in GPU_TYPES}
 
-# Sources of a peak differ by at most this fraction; VeOmni's 2565 for GB200 is an outlier.
-MOST_DISAGREEMENT = 0.1
+# Sources of a peak differ by at most this fraction. Some state the peaks of GB200 and
+# GB300 for B200 and B300, 11 % more.
+MOST_DISAGREEMENT = 0.12
 
 # Sizes of the memories of one GPU as vendors print them, in GB.
 NOMINAL_MEMORIES = (
-    *(8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 120, 128, 141, 192, 256, 288),
+    *(8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 120, 128, 141, 144, 192, 256, 288),
 )
 
 # The other types of NVIDIA's data centre GPUs, such as A10 or L40.
@@ -316,7 +354,7 @@ def find_gpu_type(name: str) -> str:
     match = _compile_types().search(words)
     if match:
         return match.lastgroup or ""
-    other_match = _OTHER_TYPE.match(words.removeprefix("nvidia "))
+    other_match = _OTHER_TYPE.search(words)
     return other_match[0] if other_match else ""
 
 
@@ -348,33 +386,42 @@ def find_peak(gpu: str, dtype: str) -> float | None:
 
 
 def find_other_gpu(gpu: str, dtype: str, tflops: float) -> str:
-    """Return the GPU type to which a peak belongs that is stated for another type.
+    """Return the other GPU type that has this peak, or "" if the peak may be right.
 
-    Returns "" for a peak near those of the type itself, since sources differ, and if no
-    type has this peak.
+    It may be right if it is near a peak of the GPU type itself, since sources differ,
+    unless another type with the same chip has exactly this peak.
     """
+    gpu_type = BY_NAME.get(read_gpu_type(gpu))
     own_peaks = [peak.tflops for peak in list_peaks(gpu, dtype)]
-    if not own_peaks or is_near(tflops, own_peaks):
+    if gpu_type is None or not own_peaks or tflops in own_peaks:
         return ""
-    return find_gpu_by_peak(dtype, tflops)
+    others = (
+        other
+        for other in GPU_TYPES
+        if not is_near(tflops, own_peaks)
+        or (other.chip and other.chip == gpu_type.chip)
+    )
+    return _find_by_peak(others, dtype, tflops)
 
 
 def is_near(tflops: float, peaks: Iterable[float]) -> bool:
-    """True if a peak differs from one of these no more than sources may differ."""
+    """True if a peak is within MOST_DISAGREEMENT of one of `peaks`."""
     return any(abs(tflops / peak - 1) <= MOST_DISAGREEMENT for peak in peaks)
 
 
 def find_gpu_by_peak(dtype: str, tflops: float) -> str:
     """Return the first GPU type with a peak, or ""."""
-    return next(
-        (
-            other.name
-            for other in GPU_TYPES
-            for peak in list_peaks(other.name, dtype)
-            if peak.tflops == tflops
-        ),
-        "",
+    return _find_by_peak(GPU_TYPES, dtype, tflops)
+
+
+def _find_by_peak(gpus: Iterable[GpuType], dtype: str, tflops: float) -> str:
+    matching = (
+        gpu.name
+        for gpu in gpus
+        for peak in list_peaks(gpu.name, dtype)
+        if peak.tflops == tflops
     )
+    return next(matching, "")
 
 
 def find_largest_memory(gpu: str) -> int | None:

@@ -18,7 +18,7 @@ from decimal import Decimal
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from pytest_llmbench.core.gpus import find_gpu_type, round_memory
+from pytest_llmbench.core.gpus import BY_NAME, find_gpu_type, round_memory
 from pytest_llmbench.core.log_records import CheckpointAction, EndingCode, StatedField
 from pytest_llmbench.core.patterns import compile_on_use
 from pytest_llmbench.logs.printed_settings import Form, Setting, compile_pattern
@@ -211,7 +211,9 @@ def _read_gpu(match: re.Match[bytes]) -> str:
 
     Unknown GPUs may be, for example, an RTX card that only drives a screen.
     """
-    return find_gpu_type(_read_text(match))
+    name = _read_text(match).lower().removeprefix("nvidia ")
+    gpu = find_gpu_type(name)
+    return gpu if gpu in BY_NAME or name.startswith(gpu) else ""
 
 
 def _read_count(match: re.Match[bytes]) -> str:
@@ -452,7 +454,7 @@ EARLY_ROWS = (
             rb"(?:CUDA capacity|llmb environment: device): (AMD Instinct [\w /-]{2,60}?)"
             rb"(?: with [\d.]{1,12}GiB memory|[ \t]*[\r\n])",
         ),
-        (b"TFRT TPU ", rb"TFRT (TPU v?\d[a-z]{0,2}(?: lite)?)[ \t]*[\r\n]"),
+        (b"TFRT TPU", rb"TFRT (TPU ?v?\d[a-z]{0,2}(?: lite)?)[ \t]*[\r\n]"),
     ),
     *build_rows(
         StatedField.QUANTIZATION,
@@ -722,7 +724,7 @@ PREAMBLE = RecogniserTable(
             # torchtitan
             (
                 b"Peak FLOPS used for",
-                rb"Peak FLOPS used for computing MFU: (\d\.\d{1,6}e[+]\d\d)",
+                rb"Peak FLOPS used for computing MFU: ([1-9]\.\d{1,6}e[+]\d\d)",
             ),
         ),
         *build_rows(

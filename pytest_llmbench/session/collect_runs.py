@@ -235,7 +235,7 @@ class _RunReader:
             report=tell,
             ahead=self._ahead,
         )
-        self.close()  # the logs of later runs are others
+        self.close()  # later reads use other logs
         return [
             ReadRun(
                 files,

@@ -45,6 +45,12 @@ from pytest_llmbench.core.gpus import (
         ("AMD Instinct MI300X OAM", "mi300x"),
         ("amd_instinct_mi300x_oam", "mi300x"),
         ("AMD Instinct MI250X / MI250", "mi250x"),
+        ("mi250", "mi250x"),
+        ("amdinstinctmi300x", "mi300x"),
+        ("rtxpro6000blackwellserveredition", "rtxpro6000"),
+        ("Tesla A40", "a40"),
+        ("Tesla V100S-PCIE-32GB", "v100s"),
+        ("gpu:l40", "l40"),
         ("AMD Instinct MI355X", "mi355x"),
         ("TPU v4", "tpuv4"),
         ("TPU v4 lite", "tpuv4lite"),  # made for inference
@@ -78,7 +84,7 @@ def test_other_names_have_no_type(name: str) -> None:
 def test_each_type_is_found_by_its_name_and_its_title(gpu: object) -> None:
     assert isinstance(gpu, type(GPU_TYPES[0]))
     assert find_gpu_type(gpu.name) == gpu.name
-    title = gpu.title.removesuffix(" SXM").removesuffix(", one GPU")
+    title = gpu.title.removesuffix(" SXM").partition(",")[0]
     assert find_gpu_type(title) == gpu.name
     assert find_gpu_type(f"gpu:{gpu.name}:8") == gpu.name
     assert all(peak.tflops > 0 for peaks in gpu.peaks.values() for peak in peaks)
@@ -106,6 +112,7 @@ def test_each_type_is_found_by_its_name_and_its_title(gpu: object) -> None:
         ("cpu", "bf16", None),
         # two devices on one chip
         ("mi250x", "bf16", 191.5),
+        ("trn2", "bf16", 166.75),
         ("tpu7x", "fp8", 2307),
     ],
 )
@@ -127,6 +134,8 @@ def test_all_sources_of_a_peak_are_known() -> None:
     [
         ("h100", 756, "h100pcie"),
         ("h100pcie", 989, "h100"),
+        ("h100nvl", 756, "h100pcie"),  # near, but of the same chip
+        ("b200", 2500, ""),  # in use
         ("b200", 989, "h100"),
         ("h100", 1000, ""),  # near its own
         ("gb200", 2565, ""),
@@ -151,6 +160,7 @@ def test_peak_of_another_type_is_found(gpu: str, tflops: float, other: str) -> N
         (95.6, 96),  # RTX PRO 6000
         (128.0, 128),  # Gaudi 3
         (139.8, 141),  # H200
+        (142.5, 144),  # GH200
         (179.06, 192),  # B200
         (191.98, 192),  # MI300X
         (255.98, 256),  # MI325X
@@ -167,4 +177,5 @@ def test_largest_memory_is_a_nominal_size() -> None:
     largest = {gpu: find_largest_memory(gpu) for gpu in BY_NAME}
     assert set(largest.values()) <= set(NOMINAL_MEMORIES)
     assert (largest["h100"], largest["a100"], largest["gb200"]) == (96, 80, 192)
+    assert largest["gh200"] == 144
     assert find_largest_memory("a10") is None

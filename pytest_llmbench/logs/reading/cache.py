@@ -78,8 +78,9 @@ class LogCache:
         self._used: list[FileReading] = []
 
     def exists(self) -> bool:
-        """True if an earlier session wrote the cache file."""
-        return self._file.exists()
+        """True if an earlier session wrote the cache file. False if that is unknown."""
+        # `Path.exists` raises for a folder that this user cannot examine
+        return os.path.exists(self._file)
 
     def find_unchanged(
         self, files: Sequence[FileToRead]

@@ -137,8 +137,8 @@ class WorkerPool:
         There are fewer if the user's limit of processes or threads is reached.
         """
         setup = pickle.dumps((self._definitions, self._with_state))
-        for _ in range(count - len(self._processes)):
-            with suppress(OSError, RuntimeError):
+        with suppress(OSError, RuntimeError):
+            for _ in range(count - len(self._processes)):
                 process = start_worker()
                 self._processes.append(process)
                 thread = Thread(
@@ -146,8 +146,8 @@ class WorkerPool:
                     args=(process, setup, self._waiting, self._answered),
                     daemon=True,
                 )
-                thread.start()
                 self._threads.append(thread)
+                thread.start()
 
     def add_batch(self, batch: Batch) -> None:
         """Let a worker or `read_all` read a batch, which must not be empty."""
@@ -162,8 +162,8 @@ class WorkerPool:
         """Remove the batches that no worker has begun to read; return their files."""
         files: list[FileToRead] = []
         with suppress(Empty):
-            while True:
-                files += self._waiting.get_nowait()
+            while batch := self._waiting.get_nowait():
+                files += batch
                 self._unanswered -= 1
         return files
 
@@ -202,13 +202,15 @@ class WorkerPool:
         for _ in self._threads:
             self._waiting.put(NO_MORE)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # it was started
+                thread.join()
         for process in self._processes:
             # Fails if the killed worker had not read all of its input.
             with suppress(OSError):
                 process.communicate()
         self._processes.clear()
         self._threads.clear()
+        self._unanswered = 0
 
 
 def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:

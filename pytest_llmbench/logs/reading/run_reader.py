@@ -76,8 +76,8 @@ class ReadAhead:
     def add_log(self, path: str, size: int) -> None:
         """Add a log of this machine that a run may contain. `size` is in bytes.
 
-        Ignored if it is large, since several threads read such a log later, or if many
-        logs wait already, since they take memory.
+        Ignores large logs (several threads read them later), and all logs while
+        MOST_WAITING batches wait.
         """
         from pytest_llmbench.logs.log_reader import LARGE
 
@@ -96,7 +96,7 @@ class ReadAhead:
     def read(self, sizes: Mapping[FileToRead, int]) -> Iterator[Sequence[FileReading]]:
         """Yield the results of the files with these sizes, in any order.
 
-        This process reads those that no worker has begun, too.
+        This process also reads files that no worker has started.
         """
         begun = self._added.difference(self._batch, self._pool.take_unread())
         batches = list(
@@ -137,8 +137,8 @@ class Reading:
     ) -> None:
         """Read all files in archives and on this machine.
 
-        Remote files are read on request. Workers read the logs in `ahead` already; it
-        is closed.
+        Remote files are read on request. `ahead` contains logs that workers are already
+        reading; the caller closes it.
         """
         self._stores = stores
         self._definitions = tuple(definitions)

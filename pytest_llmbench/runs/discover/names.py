@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
-from pytest_llmbench.core.gpus import BY_NAME
+from pytest_llmbench.core.gpus import GPU_TYPES
 from pytest_llmbench.core.patterns import compile_on_use
 
 TYPE = r"pretrain(?:ing)?|fine[-_]?tun(?:e|ing)|sft|peft|lora|inference"
@@ -25,7 +25,9 @@ PRECISION = r"(?:bf|fp|tf|nvfp|mxfp|int)\d{1,2}[a-z]{0,4}"
 # sorted, so that equal beginnings are compared once
 GPU = "|".join(
     f"{letter}(?:{'|'.join(name[1:] for name in names)})"
-    for letter, names in groupby(sorted(BY_NAME), key=itemgetter(0))
+    for letter, names in groupby(
+        sorted(gpu.name for gpu in GPU_TYPES if gpu.in_paths), key=itemgetter(0)
+    )
 )
 _FLAGS = re.IGNORECASE | re.DOTALL
 LONGEST_NAME = 255

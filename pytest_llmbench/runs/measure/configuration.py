@@ -208,12 +208,9 @@ def check_mfu_peak(segment: Segment, baseline: Baseline) -> Iterator[Note]:
     if not stated or gpu == "cpu":
         return
     assumed = float(stated[-1].value)
-    peaks = [
-        peak.tflops
-        for dtype in ("bf16", "fp8", "fp4")
-        for peak in list_peaks(gpu, dtype)
-    ]
-    if not math.isnan(baseline.peak_tflops):
+    # Frameworks divide by the peak of BF16, whatever the precision of the run.
+    peaks = [peak.tflops for peak in list_peaks(gpu, "bf16")]
+    if baseline.key.dtype == "bf16" and not math.isnan(baseline.peak_tflops):
         peaks.insert(0, baseline.peak_tflops)
     other_gpu = find_gpu_by_peak("bf16", assumed)
     if is_near(assumed, peaks) or not (peaks or other_gpu):

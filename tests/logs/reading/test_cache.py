@@ -17,6 +17,7 @@ from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.reading import cache as log_cache
 from pytest_llmbench.logs.reading.cache import LogCache, hash_parser
+from pytest_llmbench.logs.reading.run_reader import start_reading_ahead
 from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.session.settings import cache_folder
 
@@ -288,6 +289,15 @@ def test_cache_is_not_written_for_few_logs(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["x" * 300, "nul\0"])
+def test_cache_folder_that_cannot_be_examined_counts_as_empty(
+    tmp_path: Path, name: str
+) -> None:
+    cache = LogCache(tmp_path / name, [tmp_path], ())
+    assert not cache.exists()
+    assert start_reading_ahead((), cache) is not None
+
+
 def test_deleted_logs_are_dropped_from_the_cache(cached_folder: CachedFolder) -> None:
     cached_folder.again()
     size = cached_folder.file.stat().st_size

@@ -131,6 +131,10 @@ def test_contradicting_folders_all_yield_hints() -> None:
         ("/lustre/dgx-h100-01/runs", {"gpu": "h100"}),
         ("/lustre/h100/gb200_nightly/runs", {"gpu": "gb200"}),
         ("/lustre/h100-vs-gb200/runs", {}),
+        ("/lustre/mi355x/runs", {"gpu": "mi355x"}),
+        # a version, and a training
+        ("/lustre/h100/release_v100", {"gpu": "h100"}),
+        ("/lustre/h100/exp-trn1", {"gpu": "h100"}),
         ("/lustre/ch100se/runs", {}),
         ("/lustre/25.08/runs", {"release": "25.08"}),
         ("/lustre/llmb-25.08.01/runs", {"release": "25.08.01"}),

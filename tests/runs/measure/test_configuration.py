@@ -361,6 +361,12 @@ def test_run_with_more_work_per_step_is_noted() -> None:
     ("gpu", "own_peak", "assumed", "text"),
     [
         (
+            "h100",
+            989,
+            "1979",
+            "the logged MFU assumes 1979 TFLOP/s; h100 has 989: multiply the logged MFU by 2",
+        ),
+        (
             "l40s",
             math.nan,
             "312",
@@ -390,7 +396,6 @@ def test_run_with_more_work_per_step_is_noted() -> None:
             "1234",
             "the logged MFU assumes 1234 TFLOP/s; h100 has 989: multiply the logged MFU by 1.25",
         ),
-        ("h100", 1979, "989", ""),  # of BF16, in a run of FP8
         ("gb200", 2450, "2500", ""),  # sources differ
         ("a40", 312, "312", ""),  # the baseline file takes precedence
         ("a40", math.nan, "299", ""),
@@ -417,3 +422,28 @@ def test_peak_behind_the_logged_mfu_is_compared_with_the_gpu(
         (note.statement, note.line) for note in notes if note.code == NoteCode.MFU_PEAK
     ]
     assert found == ([(text, 7)] if text else [])
+
+
+@pytest.mark.parametrize(
+    ("assumed", "text"),
+    [
+        ("989", ""),
+        (
+            "2250",
+            "the logged MFU assumes 2250 TFLOP/s, the peak of b200; h200 has 989: multiply the logged MFU by 2.28",
+        ),
+    ],
+)
+def test_peak_behind_the_logged_mfu_is_that_of_bf16(assumed: str, text: str) -> None:
+    """Frameworks divide by it in runs of FP8, too."""
+    configuration = BASELINE.configuration
+    key = replace(configuration.key, gpu="h200", dtype="fp8")
+    baseline = at(
+        BASELINE, configuration=replace(configuration, key=key), peak_tflops=1979
+    )
+    stated = (Statement(StatedField.MFU_PEAK, assumed, 7),)
+    notes = measure(
+        run(log(replace(segment(steps()), stated=stated))), baseline, NOW
+    ).notes
+    found = [note.statement for note in notes if note.code == NoteCode.MFU_PEAK]
+    assert found == ([text] if text else [])
