@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -375,6 +376,6 @@ def format_path(path: Path, directory: Path) -> str:
     """
     if is_remote(path):
         return escape(to_url(path))
-    if path.is_relative_to(directory):
+    with suppress(ValueError):  # a path outside of `directory` remains absolute
         path = path.relative_to(directory)
     return escape(str(path))
