@@ -459,6 +459,7 @@ def _check_samples(
         yield text, int(timing.window.line[0])
 
 
+@lru_cache(1)  # for the problems of a run, and then for its work
 def _count_samples(steps: Steps, timing: Timing) -> Floats:
     """Return the growth of the consumed samples per step in the window.
 
@@ -605,11 +606,13 @@ def _find_less_work(
         median = compute_median(work)
         share = median / recorded[name] if recorded.get(name) else 1.0
         line = int(timing.window.line[0])
-        rounding = _compute_work_rounding(name, timing)
         noise = DEVIATIONS * _estimate_error(work)
-        drop = "" if rewarded else _describe_drop(work, WORK[name])
-        # twice the rounding, because the recorded work is rounded as well
-        if share < 1 - max(allowed, noise, 2 * rounding):
+        drop = "" if rewarded else _describe_drop(work, WORK[name], noise)
+        # Twice the rounding, because the recorded work is rounded as well. It is slow,
+        # so it is computed only if it can decide.
+        if share < 1 - max(allowed, noise) and share < 1 - max(
+            allowed, 2 * _compute_work_rounding(name, timing)
+        ):
             text = _compare_work(name, median, recorded[name])
             yield Problem(Reason.LESS_WORK, text, line)
         elif drop:
@@ -629,6 +632,7 @@ def _compute_work_rounding(name: Observed, timing: Timing) -> float:
     return 0.0
 
 
+@lru_cache(1)  # for the problems of a run, and then for its observed work
 def _list_work(timing: Timing) -> Mapping[Observed, Floats]:
     """Return the work of each step of the window, for each quantity that the log
     prints.
@@ -676,13 +680,16 @@ def _estimate_error(work: Floats) -> float:
     return float(standard_error / compute_median(work))
 
 
-def _describe_drop(work: Floats, unit: str) -> str:
-    """Describe a drop of the work from the window's first third to its last, or ""."""
+def _describe_drop(work: Floats, unit: str, noise: float) -> str:
+    """Describe a drop of the work from the window's first third to its last, or "".
+
+    Smaller changes than the `noise`, a share of the work, are no drop.
+    """
     if len(work) < FEWEST_STEPS:
         return ""
     third = len(work) // 3
     first, last = compute_median(work[:third]), compute_median(work[-third:])
-    allowed = max(LESS_THAN_BEFORE, DEVIATIONS * _estimate_error(work))
+    allowed = max(LESS_THAN_BEFORE, noise)
     if last / first >= 1 - allowed:
         return ""
     return f"a step contains {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
