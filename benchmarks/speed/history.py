@@ -1,46 +1,48 @@
 """Cost of a year of history for a daily session: all documented configurations, 365
 days.
 
-    python -m benchmarks.speed.history [--nights 365] [--url postgresql://...]
+    python -m benchmarks.speed.history [--configurations 343] [--nights 365]
+        [--times 3] [--against COMMIT] [--url postgresql://...]
+
+More configurations than the documented ones are renamed copies of these. Every session
+with history begins with the same store of a file; a server keeps all sessions. With
+--against, the sessions of other commits are measured too, in the same rounds.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
 from typing import NamedTuple
 
 sys.path.extend(
-    str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
+    str(Path(__file__).resolve().parents[2] / name)
+    for name in ("tests", "benchmarks", "benchmarks/equivalence")
 )
 
-import msgspec
 from generator import write_run
 from generator.__main__ import shipped
-from speed.environment import ENVIRONMENT
+from source_trees import OURS, ROOT, prepare_trees
+from speed.fleet import describe_run, store_session, write_baselines
+from speed.ingest import Measured, Rounds, format_ratios, in_turns, measured, session
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.history.queries import read_stored_runs
-from pytest_llmbench.history.record import write
-from pytest_llmbench.history.session_record import (
-    SessionRecord,
-    StoredSession,
-    VerdictRecord,
-)
+from pytest_llmbench.history.session_record import VerdictRecord
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)
-NO_TESTS = 5  # pytest's exit code
+EMPTY, REPORTS = "an empty session", f"{OURS}, with a page and a JSON document"
 
 EMPTY_SESSIONS = 3.1
 """A session with a year of history may last so much longer than one without, in
@@ -74,48 +76,24 @@ TOLD = {
 def outcome(baseline: Baseline, night: int, random: Random) -> VerdictRecord:
     """Build the verdict on one day's run, with all fields of a real one."""
     key, seconds = baseline.key, baseline.step_seconds * (1 + random.gauss(0, 0.003))
-    steps = [seconds * (1 + random.gauss(0, 0.005)) for _ in range(34)]
-    window = {
-        "first": baseline.window.first,
-        "last": baseline.window.last,
-        "statistic": baseline.window.statistic,
-    }
-    parts = ("recipe", "size", "release", "gpu", "dtype", "gpus")
-    plain = {
-        "item": key.id,
-        "configuration": {"id": key.id, **{name: getattr(key, name) for name in parts}},
-        "status": "passed",
-        "verdict": "PASS",
-        "reason": "within-tolerance",
-        "tolerance": "5 %",
-        "text": "7.325 s is 0.0 % against 7.325 s (-0.6 to +0.6 %); the bound is 7.691 s",
-        "counts": True,
-        "run_seconds": seconds,
-        "step_time_seconds": seconds * 1.01,
-        "expected_seconds": baseline.step_seconds,
-        "log_difference": 0.001,
-        "bound_seconds": baseline.step_seconds * 1.05,
-        "window": window,
-        "baseline": str(baseline.kind),
-        "metrics": {name: [seconds * 1.01, seconds / 300] for name in METRICS},
-        "step_seconds": steps,
-        "mean_of": [],
-        "run": {
-            "name": f"pretrain_{key.id}/{night}",
-            "job_id": str(1_000_000 + night),
-            "launcher": "sbatch",
-            "started": (START + timedelta(days=night)).isoformat(),
-            "attempts": 1,
-            "log": f"experiments/night-{night}/pretrain_{key.id}/log-account-pretrain_{key.id}_{night}_0.out",
-            "log_fingerprints": [
-                f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"
-            ],
-            "nodes": [],
-            "jobs": [],
-            "environment": TOLD,
-        },
-    }
-    return msgspec.convert(plain, VerdictRecord)
+    names = ("id", "recipe", "size", "release", "gpu", "dtype", "gpus")
+    return describe_run(
+        {name: getattr(key, name) for name in names},
+        night,
+        START + timedelta(days=night),
+        random,
+        text="7.325 s is 0.0 % against 7.325 s (-0.6 to +0.6 %); the bound is 7.691 s",
+        run_seconds=seconds,
+        step_time_seconds=seconds * 1.01,
+        expected_seconds=baseline.step_seconds,
+        log_difference=0.001,
+        bound_seconds=baseline.step_seconds * 1.05,
+        window=baseline.window._asdict(),
+        baseline=str(baseline.kind),
+        metrics={name: [seconds * 1.01, seconds / 300] for name in METRICS},
+        step_seconds=[seconds * (1 + random.gauss(0, 0.005)) for _ in range(34)],
+        environment=TOLD,
+    )
 
 
 def fill(
@@ -125,117 +103,101 @@ def fill(
     of each."""
     random = Random(1)
     for day in range(nights):
-        outcomes = [outcome(baseline, day, random) for baseline in baselines]
-        session = StoredSession(
-            id=uuid.UUID(int=random.getrandbits(128)).hex,
-            started=START + timedelta(days=day, hours=4),
-            host="ci",
-            program="0.1.0",
-            options=(),
-            git_commit="",
-            ci_url="",
-        )
-        begin = time.process_time()
-        write(place, SessionRecord(session=session, verdicts=tuple(outcomes)))
-        yield time.process_time() - begin
+        verdicts = [outcome(baseline, day, random) for baseline in baselines]
+        identifier = uuid.UUID(int=random.getrandbits(128)).hex
+        started = START + timedelta(days=day, hours=4)
+        yield store_session(place, identifier, started, verdicts)
 
 
-class Taken(NamedTuple):
-    """Resources used by a session."""
+class Sessions(NamedTuple):
+    """Daily sessions over the runs in a folder."""
 
-    cpu: float  # seconds, with all of its processes
-    seconds: float  # on a clock
+    folder: Path
+    place: StoreLocation
+    options: tuple[str, ...]
+
+    def judging(self, tree: Path, *more: str) -> Callable[[], Measured]:
+        """Return the command that judges the runs with the package of a tree."""
+        logs = f"--llmb-logs={self.folder}/runs"
+        return partial(self._run, tree, logs, *self.options, *more)
+
+    def with_history(self, tree: Path, *more: str) -> Callable[[], Measured]:
+        """Return the command of a session with history."""
+        option = f"--llmb-history={self.place.url or self.place.file}"
+        run = self.judging(tree, option, *more)
+
+        def restore_and_run() -> Measured:
+            if self.place.file:
+                shutil.copy(f"{self.place.file}.filled", self.place.file)
+            return run()
+
+        return restore_and_run
+
+    def _run(self, tree: Path, *arguments: str) -> Measured:
+        # The logs are in the cache, as those of earlier nights.
+        cache = f"XDG_CACHE_HOME={self.folder}/cache{tree}"
+        pytest = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        return measured(["env", cache, *pytest, *arguments], tree)
 
 
-def rounds_of(
-    folder: Path, sessions: Sequence[Sequence[str] | None], rounds: int
-) -> list[list[Taken]]:
-    """Return the resources of each session, by its options, for each round.
-
-    Sessions alternate, since machines are slow for minutes at a time.
-    """
-    return [[_measure(folder, each) for each in sessions] for _ in range(rounds)]
-
-
-def _measure(folder: Path, options: Sequence[str] | None) -> Taken:
-    """Measure a session in its own process. Without options it collects nothing."""
-    arguments = (
-        ["--collect-only", "nothing"]
-        if options is None
-        else [f"--llmb-logs={folder}/runs", *options]
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        *arguments,
-    ]
-    before, begin = os.times(), time.perf_counter()
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    seconds, after = time.perf_counter() - begin, os.times()
-    if done.returncode != (NO_TESTS if options is None else 0):
-        sys.exit(f"the session failed: {done.stdout}{done.stderr}")
-    cpu = (
-        after.children_user
-        - before.children_user
-        + after.children_system
-        - before.children_system
-    )
-    return Taken(cpu, seconds)
+def show_ratios(rounds: Rounds, name: str) -> None:
+    """Print the cost of sessions with history, in sessions without."""
+    pairs = list(zip(rounds[f"{name}, history"], rounds[name], strict=True))
+    cpu = format_ratios([one.cpu / other.cpu for one, other in pairs])
+    seconds = format_ratios([one.seconds / other.seconds for one, other in pairs])
+    print(f"| a session with history, in sessions without, {name}: CPU | {cpu} |")
+    print(f"| the same: time | {seconds} |")
 
 
 def main() -> int:
     """Print a table. Exit code 1 if the history costs more than allowed."""
     parser = argparse.ArgumentParser(description=__doc__)
+    documented = len(shipped())
+    parser.add_argument("--configurations", type=int, default=documented)
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--url", default="history.db")
+    parser.add_argument(
+        "--against",
+        metavar="COMMIT",
+        action="append",
+        default=[],
+        help="a commit to measure too (repeatable)",
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "runs").mkdir()
-        (folder / "nothing").mkdir()
-        for position, baseline in enumerate(shipped().values()):
+    if options.configurations < documented:
+        parser.error(f"--configurations: at least {documented}, all documented ones")
+    with tempfile.TemporaryDirectory() as name, tempfile.TemporaryDirectory() as other:
+        folder, trees = Path(name), prepare_trees(options.against, Path(other))
+        baselines = write_baselines(folder / "baselines", options.configurations)
+        for position, baseline in enumerate(baselines):
             started = START + timedelta(days=options.nights, minutes=position)
-            write_run(
-                folder / "runs",
-                baseline,
-                started=started,
-                job_id=str(2_000_000 + position),
-            )
+            job_id = str(2_000_000 + position)
+            write_run(folder / "runs", baseline, started=started, job_id=job_id)
         place = locate_store(options.url, folder)
-        writing = list(fill(place, options.nights, list(shipped().values())))
+        writing = list(fill(place, options.nights, baselines))
         size = place.file.stat().st_size if place.file else 0
         begin = time.process_time()
-        found = read_stored_runs(
-            place, [baseline.key.id for baseline in shipped().values()]
-        )
+        found = read_stored_runs(place, [baseline.key.id for baseline in baselines])
         reading = time.process_time() - begin
         begin = time.process_time()
         refuse_damaged(place)
         checking = time.process_time() - begin
-        history, reports = (
-            [f"--llmb-history={options.url}"],
-            ["--llmb-html=page.html", "--llmb-json=session.json"],
-        )
-        sessions: tuple[list[str] | None, ...] = (
-            None,
-            [],
-            history,
-            reports,
-            [*history, *reports],
-        )
-        rounds = rounds_of(folder, sessions, options.times)
+        if place.file:
+            place.file.rename(f"{place.file}.filled")
+        more = (f"--llmb-baselines={folder}/baselines",)
+        sessions = Sessions(folder, place, more if len(baselines) > documented else ())
+        reports = ("--llmb-html=page.html", "--llmb-json=session.json")
+        contenders = {
+            EMPTY: session(),
+            REPORTS: sessions.judging(ROOT, *reports),
+            f"{REPORTS}, history": sessions.with_history(ROOT, *reports),
+        }
+        for title, tree in trees.items():
+            sessions.judging(tree)()  # fills the cache
+            contenders[title] = sessions.judging(tree)
+            contenders[f"{title}, history"] = sessions.with_history(tree)
+        rounds = in_turns(contenders, options.times)
     print(
         f"| {options.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |"
     )
@@ -246,22 +208,24 @@ def main() -> int:
     )
     print(f"| reading the nights | {reading:.2f} s CPU |")
     print(f"| looking at all pages | {checking:.2f} s CPU |")
-    cpu = [
-        median(taken.cpu for taken in column) for column in zip(*rounds, strict=True)
-    ]
-    print(f"| an empty session | {cpu[0]:.2f} s CPU |")
-    print(
-        f"| a session without and with history | {cpu[1]:.2f} and {cpu[2]:.2f} s CPU |"
-    )
-    print(
-        f"| the same with a page and a JSON document | {cpu[3]:.2f} and {cpu[4]:.2f} s CPU |"
-    )
+    cpu = {title: median(one.cpu for one in column) for title, column in rounds.items()}
+    print(f"| an empty session | {cpu[EMPTY]:.2f} s CPU |")
+    for title in (REPORTS, *trees):
+        print(
+            f"| a session without and with history, {title} | {cpu[title]:.2f} and {cpu[f'{title}, history']:.2f} s CPU |"
+        )
+        show_ratios(rounds, title)
     costs = [
-        (taken[2].seconds - taken[1].seconds) / taken[0].seconds for taken in rounds
+        (judging.seconds - plain.seconds) / empty.seconds
+        for judging, plain, empty in zip(
+            rounds[f"{OURS}, history"], rounds[OURS], rounds[EMPTY], strict=True
+        )
     ]
     print(
         f"| how much longer one with history takes, in empty sessions | {' '.join(f'{cost:.2f}' for cost in costs)} |"
     )
+    if len(baselines) > documented:
+        return 0
     print(f"| their median, at most {EMPTY_SESSIONS} | {median(costs):.2f} |")
     return 0 if median(costs) <= EMPTY_SESSIONS else 1
 

@@ -20,16 +20,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
-import msgspec
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
 from playwright.sync_api import sync_playwright
+from speed.fleet import describe_run, store_session
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.history import record
-from pytest_llmbench.history.session_record import (
-    SessionRecord,
-    StoredSession,
-    VerdictRecord,
-)
+from pytest_llmbench.history.session_record import VerdictRecord
 from pytest_llmbench.history.store import StoreLocation
 
 SECONDS = 2.0
@@ -52,10 +49,10 @@ KEY = {
 }
 
 
-def describe_run(
+def _describe_run(
     name: str, night: int, began: datetime, seconds: float, random: Random
 ) -> VerdictRecord:
-    """Build the verdict on one day's run."""
+    """Build the verdict on one day's run, which may fail."""
     (verdict, status) = random.choices(VERDICTS, WEIGHTS)[0]
     counts = verdict != "INVALID"
     value = (
@@ -68,48 +65,34 @@ def describe_run(
         "REGRESSION": "slower-than-bound",
         "INVALID": "diverged",
     }
-    plain = {
-        "item": name,
-        "configuration": {"id": name, **KEY},
-        "status": status,
-        "verdict": verdict,
-        "reason": reasons.get(verdict, "cannot-tell"),
-        "tolerance": "5 %",
-        "text": f"{value:.3f} s against {seconds:.3f} s; the bound is {seconds * 1.05:.3f} s",
-        "counts": counts,
-        "run_seconds": value if counts else None,
-        "step_time_seconds": value,
-        "expected_seconds": seconds,
-        "log_difference": math.log(value / seconds) if counts else None,
-        "bound_seconds": seconds * 1.05,
-        "window": {"first": 11, "last": 44, "statistic": "mean"},
-        "baseline": "recorded",
-        "metrics": {
+    return describe_run(
+        {"id": name, **KEY},
+        night,
+        began,
+        random,
+        status=status,
+        verdict=verdict,
+        reason=reasons.get(verdict, "cannot-tell"),
+        text=f"{value:.3f} s against {seconds:.3f} s; the bound is {seconds * 1.05:.3f} s",
+        counts=counts,
+        run_seconds=value if counts else None,
+        step_time_seconds=value,
+        expected_seconds=seconds,
+        log_difference=math.log(value / seconds) if counts else None,
+        bound_seconds=seconds * 1.05,
+        window={"first": 11, "last": 44, "statistic": "mean"},
+        baseline="recorded",
+        metrics={
             "step_time_seconds": [value, None],
             "mfu": [0.41 * seconds / value, None],
         },
-        "step_seconds": [value] * 34,
-        "mean_of": [],
-        "run": {
-            "name": f"{name}/{night}",
-            "job_id": str(1_000_000 + night),
-            "launcher": "sbatch",
-            "started": began.isoformat(),
-            "attempts": 1,
-            "log": f"runs/{name}/{night}.out",
-            "log_fingerprints": [
-                f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"
-            ],
-            "nodes": [],
-            "jobs": [],
-            "environment": {
-                "driver": "570.86.15" if night < 200 else "580.1",
-                "nccl": "2.26.2",
-                "container": "nemo:25.04",
-            },
+        step_seconds=[value] * 34,
+        environment={
+            "driver": "570.86.15" if night < 200 else "580.1",
+            "nccl": "2.26.2",
+            "container": "nemo:25.04",
         },
-    }
-    return msgspec.convert(plain, VerdictRecord)
+    )
 
 
 def fill(place: StoreLocation, configurations: int, nights: int) -> None:
@@ -132,22 +115,17 @@ def fill(place: StoreLocation, configurations: int, nights: int) -> None:
     }
     for day in range(nights):
         began = last - timedelta(days=nights - 1 - day)
-        outcomes = []
+        verdicts = []
         for name, seconds in fleet:
             on, by = moves.get(name, (nights, 0.0))
-            outcomes.append(
-                describe_run(name, day, began, seconds * (1 + by * (day >= on)), random)
-            )
-        session = StoredSession(
-            id=f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=day).hex[-12:]}",
-            started=began + timedelta(hours=3),
-            host="ci",
-            program="0.1.0",
-            options=("--llmb-history=history.db",),
-            git_commit="",
-            ci_url="",
+            moved_seconds = seconds * (1 + by * (day >= on))
+            verdicts.append(_describe_run(name, day, began, moved_seconds, random))
+        store_session(
+            place,
+            f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=day).hex[-12:]}",
+            began + timedelta(hours=3),
+            verdicts,
         )
-        record.write(place, SessionRecord(session=session, verdicts=tuple(outcomes)))
 
 
 def measure_opening(pages: dict[str, Path], times: int) -> dict[str, list[float]]:
