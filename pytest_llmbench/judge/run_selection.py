@@ -482,17 +482,17 @@ def list_starts(evidence: Evidence) -> list[datetime]:
         for run in measured
         if run.excluded is None and run.started is not None
     ]
-    return [*starts, *(stored.started for stored in evidence.stored_runs)]
+    return [*starts, *map(_GET_START, evidence.stored_runs)]
 
 
 def list_daily_runs(older: Sequence[PreviousRun]) -> DailyRuns:
     """Convert runs with a finite step time to daily runs, keeping their order."""
-    measured = [run for run in older if 0 < (run.statistic_seconds or 0) < math.inf]
     return [
         run
         if isinstance(run, StoredRun)
         else _make_daily_run(run, run.statistic_seconds or math.nan)
-        for run in measured
+        for run in older
+        if 0 < (run.statistic_seconds or 0) < math.inf
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -34,7 +36,7 @@ def find_rhythm(starts: Iterable[datetime]) -> Rhythm | None:
     None if there are too few sessions.
     """
     sessions: list[datetime] = []
-    for start in sorted(starts):
+    for start in _select_last(sorted(starts)):
         if not sessions or start - sessions[-1] >= SAME_SESSION:
             sessions.append(start)
     sessions = sessions[-RHYTHM_SESSIONS:]
@@ -44,6 +46,19 @@ def find_rhythm(starts: Iterable[datetime]) -> Rhythm | None:
     # the longest gap of a daily rhythm may be a weekend or a holiday
     second_longest = gaps[-2]
     return Rhythm(last=sessions[-1], gap=second_longest)
+
+
+def _select_last(starts: Sequence[datetime]) -> Sequence[datetime]:
+    """Return the last sorted starts, with at least RHYTHM_SESSIONS sessions, or all.
+
+    A start so long after the previous one begins a session in any case.
+    """
+    sessions = 0
+    for index in range(len(starts) - 1, 0, -1):
+        sessions += starts[index] - starts[index - 1] >= SAME_SESSION
+        if sessions == RHYTHM_SESSIONS:
+            return starts[index:]
+    return starts
 
 
 def find_silences(
@@ -57,12 +72,13 @@ def find_silences(
     rhythms = {
         key: rhythm for key, rhythm in rhythm_by_key.items() if rhythm is not None
     }
+    by_gap = sorted(rhythms.values(), key=attrgetter("gap"))
+    gaps = [rhythm.gap for rhythm in by_gap]
+    latest_runs = list(accumulate((rhythm.last for rhythm in by_gap), max))
     silences = []
     for key, rhythm in rhythms.items():
         # the latest run of any configuration with a similar rhythm, itself included
-        latest = max(
-            other.last for other in rhythms.values() if other.gap <= 2 * rhythm.gap
-        )
+        latest = latest_runs[bisect_right(gaps, 2 * rhythm.gap) - 1]
         missed = latest - rhythm.last
         due = max(DUE_GAPS * rhythm.gap, rhythm.gap - SAME_SESSION)
         is_gap_over = now - rhythm.last >= rhythm.gap

@@ -675,17 +675,21 @@ def mark_past_duplicates(
     runs: Sequence[Run], history: Mapping[Key, Sequence[StoredRun]]
 ) -> Sequence[Run]:
     """Mark runs whose logs equal the logs of another job's valid run in the history."""
+    if not history:
+        return runs
+    logs = [_hash_logs(run) for run in runs]
+    read_logs = set(logs) - {""}
     originals = {
         past_run.logs: (past_run, key)
         for key, key_runs in history.items()
         for past_run in key_runs
-        if past_run.logs and past_run.valid
+        if past_run.logs in read_logs and past_run.valid
     }
     if not originals:
         return runs
     marked = []
-    for run in runs:
-        original, key = originals.get(_hash_logs(run), (None, None))
+    for run, run_logs in zip(runs, logs, strict=True):
+        original, key = originals.get(run_logs, (None, None))
         marked.append(_mark_past_duplicate(run, original, key) if original else run)
     return marked
 
