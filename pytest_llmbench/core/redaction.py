@@ -236,8 +236,7 @@ class Redactor:
 
         Equal texts are redacted once; nothing is remembered. None is returned as None.
         """
-
-        distinct = list({text for text in texts if text is not None})
+        distinct = [text for text in set(texts) if text is not None]
         redacted: dict[str | None, str]
         if find_kind(name) is not None:  # the name shows that its texts are secrets
             redacted = {text: self.redact_variable(name, text) for text in distinct}
@@ -246,6 +245,8 @@ class Redactor:
             if self._forms:
                 suspects.update(filter(self._may_contain_value, distinct))
             redacted = {text: self.redact(text) for text in suspects}
+        if not redacted:
+            return list(texts)
         return [redacted.get(text, text) for text in texts]
 
     def _may_contain_value(self, text: str) -> bool:

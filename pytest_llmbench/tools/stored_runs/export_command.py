@@ -49,8 +49,12 @@ STEPS = "step_seconds"
 KEPT = IDENTIFIERS | {"session", "metrics"}
 """The columns that are not redacted."""
 
-MAY_BE_QUOTED = compile_on_use(r"[,\"\r\n]")
-"""Matches in every cell of a CSV file that the module csv may quote."""
+MAY_BE_QUOTED = ',"\r\n'
+"""The characters of cells of a CSV file that the module csv may quote."""
+
+_PLAIN_TEXT = r'"[ !#-\[\]-~]*"'
+PLAIN_LIST = compile_on_use(rf"\[(?:{_PLAIN_TEXT}(?:, {_PLAIN_TEXT})*)?\]")
+"""Matches lists of ASCII texts without escapes, written as `json.dumps` does."""
 
 SMALLEST_PLAIN, LARGEST_PLAIN = 1e-4, 1e16
 """Numbers in this range are written without an exponent."""
@@ -173,7 +177,7 @@ def _read(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator[_Part
         for name, values in verdicts.columns.items():
             if name in NESTED:
                 formatted = _redact_nested(redactor, name, verdicts.nested[name])
-                columns[name] = [formatted[text] for text in values]
+                columns[name] = list(map(formatted.__getitem__, values))
             elif name in KEPT or kinds[name] is not str:  # only texts contain secrets
                 columns[name] = values
             else:
@@ -185,10 +189,13 @@ def _redact_nested(
     redactor: Redactor, name: str, values: Mapping[str | None, Any]
 ) -> dict[str | None, str]:
     """Redact the texts in lists or dictionaries, and format these as JSON."""
-    redacted = {}
+    redacted: dict[str | None, str] = {}
     for text, value in values.items():
         shown = value if name in KEPT else redactor.redact_values(value, KEPT)
-        redacted[text] = json.dumps(shown)
+        if text is not None and shown == value and PLAIN_LIST.fullmatch(text):
+            redacted[text] = text
+        else:
+            redacted[text] = json.dumps(shown)
     return redacted
 
 
@@ -261,7 +268,7 @@ def _format_csv(store: StoreLocation, parts: Sequence[SessionBatch]) -> Iterator
             )
         ]
         rows = map(",".join, zip(*cells, strict=True))
-        yield "".join([f"{row}\n" for row in rows])
+        yield "\n".join([*rows, ""])
 
 
 def _format_cells(values: Sequence[Any], kind: type) -> Sequence[str]:
@@ -274,19 +281,28 @@ def _format_cells(values: Sequence[Any], kind: type) -> Sequence[str]:
     if kind is datetime:
         values = _format_times(values)
     elif kind is not str:
+        if None not in values:
+            return list(map(str, values))
         return ["" if value is None else str(value) for value in values]
-    distinct = list(dict.fromkeys(values))
-    quoted = _quote([value or "" for value in distinct])
+    distinct = set(values)
+    texts = [value or "" for value in distinct]
+    quoted = _quote(texts)
+    if quoted is texts and None not in distinct:
+        return values
     cells = dict(zip(distinct, quoted, strict=True))
-    return [cells[value] for value in values]
+    return list(map(cells.__getitem__, values))
 
 
 def _quote(texts: Sequence[str]) -> Sequence[str]:
     """Quote the cells of a column if needed."""
     # The module csv is slow: it compares each character with the end of the line.
-    special = {text for text in texts if MAY_BE_QUOTED.search(text)}
-    if not special:
+    joined = "".join(texts)
+    special_characters = [mark for mark in MAY_BE_QUOTED if mark in joined]
+    if not special_characters:
         return texts
+    special = {
+        text for text in texts if any(mark in text for mark in special_characters)
+    }
     lines = _Lines()
     csv.writer(lines, lineterminator="\n").writerows([text] for text in special)
     quoted = {
