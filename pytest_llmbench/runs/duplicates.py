@@ -591,16 +591,19 @@ def _select_similar(runs: Sequence[Run]) -> list[Run]:
     """
     import numpy as np
 
+    if not runs:
+        return []
     hashes = array("Q")
     begins: list[int] = []  # of the hashes of each run
     for _, segments in _hash_runs(runs):
         begins.append(len(hashes))
         for segment in segments:
             hashes.extend((segment.whole, *segment.samples))
-    _, places, counts = np.unique(
-        np.array(hashes), return_inverse=True, return_counts=True
-    )
-    is_shared = np.logical_or.reduceat(counts[places] > 1, begins) if begins else ()
+    values = np.frombuffer(hashes, np.uint64)
+    ordered = np.sort(values)
+    repeated = ordered[1:][ordered[1:] == ordered[:-1]]
+    is_repeated = np.isin(values, repeated)
+    is_shared = np.logical_or.reduceat(is_repeated, begins)
     return [run for run, shared in zip(runs, is_shared, strict=True) if shared]
 
 

@@ -134,7 +134,9 @@ def ingest(
     collection.add_metrics()
     collection.add_unnamed()
     return_freed_memory()
-    return collection.finish()
+    runs = collection.finish()
+    return_freed_memory()
+    return runs
 
 
 def ingest_job(
