@@ -305,7 +305,7 @@ def _measurements(baseline: Baseline, seconds: Floats) -> Iterator[Measurement]:
             segment=1,
             statistic_seconds=statistic,
             last_step_seconds=float(own[-1]),
-            stored_window_seconds=tuple(own[WINDOW].tolist()),
+            window_seconds=tuple(own[WINDOW].tolist()),
             metrics=(),
             window_steps=STEP_NUMBERS,
             window_lines=STEP_LINES,

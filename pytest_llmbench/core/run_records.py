@@ -453,9 +453,7 @@ class Measurement(Struct, frozen=True, gc=False, eq=False):
     segment: int
     statistic_seconds: float | None  # None if the window could not be measured
     last_step_seconds: float | None
-    # the step times in the window; None if `window_steps` are adjacent steps of the only
-    # segment, whose packed times take less memory
-    stored_window_seconds: tuple[float, ...] | None
+    window_seconds: tuple[float, ...]  # the step times in the window
     metrics: tuple[Metric, ...] = ()
     window_steps: tuple[int, ...] = ()  # the step numbers in the window
     window_lines: tuple[int, ...] = ()  # the log lines of these steps
@@ -469,8 +467,7 @@ class Measurement(Struct, frozen=True, gc=False, eq=False):
     excluded: Problem | None = None
     # the checkpoint records in the measured segment
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-    # all attempts in the logs of the run; may be empty for an older run with a single one
-    attempts: tuple[AttemptSummary, ...] = ()
+    attempts: tuple[AttemptSummary, ...] = ()  # all attempts in the logs of the run
     # the statistic over the steps that the document probably timed; None if these are
     # the steps of the window
     timed_seconds: float | None = None
@@ -478,17 +475,6 @@ class Measurement(Struct, frozen=True, gc=False, eq=False):
     observed: tuple[tuple[str, float], ...] = ()
     # True for an older run measured without metrics and notes; it is never displayed
     step_time_only: bool = False
-
-    @property
-    def window_seconds(self) -> tuple[float, ...]:
-        """The step times in the window."""
-        if self.stored_window_seconds is not None:
-            return self.stored_window_seconds
-        (attempt,) = self.run.attempts
-        (segment,) = attempt.log.segments
-        begin = segment.steps.index.searchsorted(self.window_steps[0])
-        end = begin + len(self.window_steps)
-        return tuple(segment.steps.seconds[begin:end].tolist())
 
     @property
     def environment(self) -> Mapping[str, str]:

@@ -221,7 +221,7 @@ def add_stored(
         return replace(last, settings=settings)  # the stored steps are another window
     # How a log rounds or smooths its times is not stored; a configuration has one kind
     # of log.
-    stored_window = replace(failed, stored_window_seconds=details.step_seconds)
+    stored_window = replace(failed, window_seconds=details.step_seconds)
     steps = compare_steps(before=stored_window, now=failed)
     return replace(last, settings=settings, steps=steps)
 

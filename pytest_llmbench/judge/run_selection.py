@@ -279,7 +279,7 @@ def _replace_steps(run: Measurement, rows: Sequence[int]) -> Measurement:
     window[list(rows)] = np.delete(window, list(rows)).max()
     return replace(
         run,
-        stored_window_seconds=tuple(window.tolist()),
+        window_seconds=tuple(window.tolist()),
         statistic_seconds=compute_mean(window, run.mean_of),
     )
 
@@ -520,9 +520,9 @@ def find_quantisation_unit(runs: Sequence[PreviousRun]) -> float:
         if isinstance(run, StoredRun):
             continue
         unit, seconds = run.resolution_seconds, run.statistic_seconds
-        window_seconds = run.window_seconds or (0.0,)
-        spread = max(window_seconds) - min(window_seconds)
-        if seconds and spread < unit:
+        fastest = min(run.window_seconds, default=0.0)
+        slowest = max(run.window_seconds, default=0.0)
+        if seconds and slowest - fastest < unit:
             largest = max(largest, UNIT_MARGIN * unit / seconds)
     return largest
 

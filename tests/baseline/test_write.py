@@ -729,9 +729,7 @@ def test_measurements_of_valid_runs_can_be_written(
         tuple(count for _, count in steps),
     )
     made = [
-        measurement(
-            1.0, stored_window_seconds=window, mean_of=mean_of if weighted else ()
-        )
+        measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ())
         for _ in range(runs)
     ]
     with tempfile.TemporaryDirectory() as directory:

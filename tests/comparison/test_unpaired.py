@@ -159,7 +159,7 @@ def make_printed(
         seconds = float(steps.mean())
         rounded = measurement(
             seconds,
-            stored_window_seconds=tuple(steps.tolist()),
+            window_seconds=tuple(steps.tolist()),
             resolution_seconds=10.0**-digits,
         )
         within_error, rounding = split_within_error(rounded)

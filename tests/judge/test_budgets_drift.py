@@ -280,7 +280,7 @@ def test_run_whose_verdict_depends_on_few_steps_fails_beyond_the_drift_budget() 
     """The reason is kept, and the item still fails."""
     window = (7.325 * 1.055,) * 32 + (7.325 * 2,) * 2
     crept = recorded(7.325 * 1.04, FIRST)
-    slow = measurement(7.325 * 1.055, stored_window_seconds=window, baseline=crept)
+    slow = measurement(7.325 * 1.055, window_seconds=window, baseline=crept)
     judgement = judge(evidence(slow, excluded_by_since=HISTORY, baseline=crept))
     assert judgement.reason is Reason.FEW_STEPS_DECIDE
     assert decide_status(judgement, DEFAULT_RULES) is Status.FAILED

@@ -163,7 +163,7 @@ def make_evidence(window: list[float], scale: float = 7.325, **fields: Any) -> E
     count = len(values)
     numbers = {"window_steps": tuple(range(count)), "window_lines": tuple(range(count))}
     return evidence(
-        measurement(sum(values) / count, stored_window_seconds=values, **numbers),
+        measurement(sum(values) / count, window_seconds=values, **numbers),
         *HISTORY,
         **fields,
     )
@@ -242,7 +242,7 @@ def test_quantised_times_fail_the_literal_rule(
     printed = measurement(
         seconds,
         resolution_seconds=seconds * resolution,
-        stored_window_seconds=(seconds,) * steps,
+        window_seconds=(seconds,) * steps,
     )
     judgement = judge(evidence(printed))
     assert decide_status(judgement, DEFAULT_RULES) is status
@@ -252,9 +252,7 @@ def test_quantised_times_fail_the_literal_rule(
 
 
 def test_differing_step_times_in_whole_seconds_can_meet_the_literal_rule() -> None:
-    differing = measurement(
-        7.5, resolution_seconds=1.0, stored_window_seconds=(7.0, 8.0) * 17
-    )
+    differing = measurement(7.5, resolution_seconds=1.0, window_seconds=(7.0, 8.0) * 17)
     assert judge(evidence(differing)).meets_point
 
 

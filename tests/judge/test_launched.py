@@ -190,7 +190,7 @@ def test_launch_is_inconclusive_if_two_of_three_runs_are_still_warming_up(
     for first in range(2):
         runs = make_launch(1.0, 1.0, 1.0)
         for position in range(first, first + warming):
-            runs[position] = replace(runs[position], stored_window_seconds=WARMING)
+            runs[position] = replace(runs[position], window_seconds=WARMING)
         assert judge(evidence(*runs, *HISTORY)).reason is reason
 
 

@@ -133,7 +133,7 @@ def test_runs_with_contradictory_order_are_invalid_if_their_step_times_differ(
     runs: tuple[Measurement, Measurement],
 ) -> None:
     newest, rival = runs
-    slow = replace(rival, statistic_seconds=SLOW, stored_window_seconds=(SLOW,) * 34)
+    slow = replace(rival, statistic_seconds=SLOW, window_seconds=(SLOW,) * 34)
     red = decide(newest, slow)
     assert (red.verdict, red.reason) == (Verdict.INVALID, Reason.ORDER_AMBIGUOUS)
     assert phrase(red).count("run-") >= 2

@@ -22,7 +22,7 @@ LINES = (10, 11, 12, 15, 16, 17, 18, 19, 20)
 def describe(*records: CheckpointRecord, seconds: tuple[float, ...] = SECONDS) -> str:
     run = measurement(
         2.0,
-        stored_window_seconds=seconds,
+        window_seconds=seconds,
         window_steps=tuple(range(11, 20)),
         window_lines=LINES,
         checkpoints=Checkpoints(records),
@@ -66,7 +66,7 @@ def test_note_on_several_slow_steps_counts_their_checkpoint_saves() -> None:
 def test_note_on_a_slow_step_names_the_checkpoint_save_in_this_step() -> None:
     run = measurement(
         2.0,
-        stored_window_seconds=SECONDS,
+        window_seconds=SECONDS,
         window_steps=tuple(range(11, 20)),
         window_lines=LINES,
         checkpoints=Checkpoints((make_save(14, 37.95),)),

@@ -65,7 +65,7 @@ def make_means(
     )
     return measurement(
         statistic(np.array(seconds), widths),
-        stored_window_seconds=tuple(seconds),
+        window_seconds=tuple(seconds),
         window_steps=tuple(last.tolist()),
         window_lines=tuple((last + 100).tolist()),
         mean_of=tuple(widths),

@@ -236,7 +236,7 @@ def make_history(
             measured_run,
             run=replace(measured_run.run, started=NOW - timedelta(days=day, hours=3)),
             statistic_seconds=(measured_run.statistic_seconds or math.nan) * factor,
-            stored_window_seconds=tuple(
+            window_seconds=tuple(
                 value * factor for value in measured_run.window_seconds
             ),
         )

@@ -45,7 +45,7 @@ def make_stalled(every: int, factor: float, first: int = 0) -> Measurement:
     window[first::every] *= factor
     return measurement(
         compute_trimmed_mean(window),
-        stored_window_seconds=tuple(window.tolist()),
+        window_seconds=tuple(window.tolist()),
         baseline=RECORDED,
     )
 
@@ -96,7 +96,7 @@ def make_long_run(
     numbers = tuple(range(1, steps + 1))
     run = measurement(
         compute_trimmed_mean(window),
-        stored_window_seconds=tuple(window.tolist()),
+        window_seconds=tuple(window.tolist()),
         window_steps=numbers,
         window_lines=numbers,
         baseline=RECORDED,
@@ -148,7 +148,7 @@ def make_few_means(*seconds: float) -> Measurement:
     statistic = compute_trimmed_mean(np.array(seconds))
     run = measurement(
         statistic,
-        stored_window_seconds=seconds,
+        window_seconds=seconds,
         window_steps=numbers,
         window_lines=numbers,
         baseline=RECORDED,
@@ -298,7 +298,7 @@ def test_window_of_two_steps_without_history_is_compared_without_interval(
 ) -> None:
     two = measurement(
         7.325 * factor,
-        stored_window_seconds=(7.325 * factor,) * 2,
+        window_seconds=(7.325 * factor,) * 2,
         window_steps=(1, 2),
         window_lines=(1, 2),
     )
@@ -318,9 +318,7 @@ def test_unfinished_warm_up_is_inconclusive() -> None:
     )
     judgement = judge(
         evidence(
-            measurement(
-                float(decay.mean()), stored_window_seconds=tuple(decay.tolist())
-            ),
+            measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())),
             *HISTORY,
         )
     )
@@ -481,12 +479,8 @@ def test_unit_and_order_do_not_change_run_levels(seconds: list[float]) -> None:
 def test_noisy_steps_raise_the_expected_noise() -> None:
     steady, noisy = (
         measurement(7.3),
-        measurement(
-            7.3, stored_window_seconds=tuple(7.3 + (step % 7) for step in range(34))
-        ),
+        measurement(7.3, window_seconds=tuple(7.3 + (step % 7) for step in range(34))),
     )
     assert expect_noise([steady], 0.01) == pytest.approx(0.01)
     assert expect_noise([steady, noisy], 0.01) > 0.02
-    assert (
-        expect_noise([measurement(7.3, stored_window_seconds=(7.3, 9.0))], 0.01) == 0.01
-    )
+    assert expect_noise([measurement(7.3, window_seconds=(7.3, 9.0))], 0.01) == 0.01

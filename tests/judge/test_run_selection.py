@@ -41,7 +41,7 @@ def with_steps(
     for step, factor in slow.items():
         window[step - 11] *= factor
     return measurement(
-        float(window.mean()), stored_window_seconds=tuple(window.tolist()), **fields
+        float(window.mean()), window_seconds=tuple(window.tolist()), **fields
     )
 
 
@@ -71,7 +71,7 @@ def test_stalled_step_is_not_left_out_of_a_window_of_four_steps() -> None:
     window, few = (12.0, 12.1, 120.0, 12.0), (1, 2, 3, 4)
     short = measurement(
         float(np.mean(window)),
-        stored_window_seconds=window,
+        window_seconds=window,
         window_steps=few,
         window_lines=few,
     )
@@ -160,8 +160,7 @@ def test_slow_mean_of_several_steps_is_not_forgiven(slow: int, forgiven: bool) -
     mean = float(np.average(window, weights=steps))
     judgement = judge(
         evidence(
-            measurement(mean, stored_window_seconds=tuple(window), mean_of=steps),
-            *HISTORY,
+            measurement(mean, window_seconds=tuple(window), mean_of=steps), *HISTORY
         )
     )
     assert ("hiccup" in list_codes(judgement)) is forgiven
@@ -253,7 +252,7 @@ def test_daily_runs_end_with_the_geometric_mean_of_the_current_runs() -> None:
 def test_printed_unit_widens_the_error_only_if_all_step_times_are_equal() -> None:
     same = measurement(24.0, resolution_seconds=0.1)
     differing = measurement(
-        24.0, resolution_seconds=0.1, stored_window_seconds=(23.9, 24.1) * 17
+        24.0, resolution_seconds=0.1, window_seconds=(23.9, 24.1) * 17
     )
     assert find_quantisation_unit([same, differing]) == pytest.approx(
         0.1 / 24, rel=0.02

@@ -38,9 +38,7 @@ def make_window(seconds: Sequence[float] | np.ndarray, **fields: Any) -> Measure
         **fields,
     }
     return measurement(
-        1.0,
-        stored_window_seconds=tuple(np.asarray(seconds, dtype=float).tolist()),
-        **made,
+        1.0, window_seconds=tuple(np.asarray(seconds, dtype=float).tolist()), **made
     )
 
 

@@ -40,10 +40,8 @@ STALLED = tuple(14.6 if step % 6 == 0 else 7.3 for step in range(50))
 
 
 def test_recording_weights_each_printed_mean_by_its_number_of_steps() -> None:
-    weighted = measurement(
-        1.0, stored_window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20)
-    )
-    single = measurement(1.0, stored_window_seconds=(5.0, 5.0, 5.0, 5.0, 9.0))
+    weighted = measurement(1.0, window_seconds=(8.0, 6.0, 7.0), mean_of=(10, 30, 20))
+    single = measurement(1.0, window_seconds=(5.0, 5.0, 5.0, 5.0, 9.0))
     recording = make_recording([weighted, single], NOW)
     trimmed = stats.trim_mean([8.0] * 10 + [6.0] * 30 + [7.0] * 20, 0.2)
     assert recording.mean_seconds == pytest.approx((400 / 60 + 29 / 5) / 2)

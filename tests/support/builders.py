@@ -185,7 +185,7 @@ def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
         "segment": 1,
         "statistic_seconds": seconds,
         "last_step_seconds": seconds,
-        "stored_window_seconds": () if seconds is None else (seconds,) * 34,
+        "window_seconds": () if seconds is None else (seconds,) * 34,
         "window_steps": tuple(range(11, 45)),
         "window_lines": tuple(range(111, 145)),
         "metrics": (),
@@ -212,9 +212,7 @@ def noisy(
         else float(np.mean(values))
     )
     return measurement(
-        seconds,
-        stored_window_seconds=tuple((values / middle * seconds).tolist()),
-        **fields,
+        seconds, window_seconds=tuple((values / middle * seconds).tolist()), **fields
     )
 
 

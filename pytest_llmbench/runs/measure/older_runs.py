@@ -25,8 +25,10 @@ from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.robust import TRIMMED
 from pytest_llmbench.core.run_records import Measurement, Run
 from pytest_llmbench.runs.measure.attempts import (
+    Choice,
     is_finished,
     is_profiled,
+    list_attempts,
 )
 from pytest_llmbench.runs.measure.configuration import (
     FEWEST_STEPS,
@@ -183,6 +185,7 @@ def _measure_regular(
         regular.tolist(),
         _compute_statistics(window_seconds, baseline.window.statistic).tolist(),
         seconds[:, -1].tolist(),
+        _share_times(window_seconds),
         repeat(window_steps, len(regular)),
         [decode_shared(line.tobytes()) for line in lines],
         detect_moving_means(seconds[:, :leading], units[:, :leading]).tolist(),
@@ -197,6 +200,7 @@ class _StepTimes(NamedTuple):
 
     statistic_seconds: float
     last_step_seconds: float
+    window_seconds: tuple[float, ...]
     window_steps: tuple[int, ...]
     window_lines: tuple[int, ...]
     moving_mean: int
@@ -206,14 +210,15 @@ class _StepTimes(NamedTuple):
 def _make_measurement(run: Run, baseline: Baseline, times: _StepTimes) -> Measurement:
     """Make the measurement of a regular run."""
     (attempt,) = run.attempts
+    choice = Choice(attempt, 1, _get_segment(run), others=0)
     return Measurement(
         run=run,
         baseline=baseline,
         files=attempt.files,
         attempt=attempt.files.number,
-        segment=1,
-        stored_window_seconds=None,
-        checkpoints=select_segment_checkpoints(attempt.log.checkpoints, 1),
+        segment=choice.number,
+        attempts=list_attempts(run, choice, baseline.steps),
+        checkpoints=select_segment_checkpoints(attempt.log.checkpoints, choice.number),
         step_time_only=True,
         **times._asdict(),
     )
@@ -234,6 +239,18 @@ def _select_rows(values: NDArray[Any], rows: Integers) -> NDArray[Any]:
     if len(values) == 1:
         return np.repeat(values, len(rows), axis=0)
     return values[rows]
+
+
+def _share_times(window_seconds: Floats) -> list[tuple[float, ...]]:
+    """Return the rows as tuples in which equal times are one object.
+
+    Logs print times with few digits, so that runs of a configuration share most of them.
+    """
+    shared: dict[float, float] = {}
+    share = shared.setdefault
+    return [
+        tuple([share(time, time) for time in row]) for row in window_seconds.tolist()
+    ]
 
 
 def _compute_statistics(values: Floats, name: str) -> Floats:

@@ -74,14 +74,11 @@ def make_run(columns: Steps, **log_facts: Any) -> Run:
 
 
 def list_values(measured: Measurement) -> dict[str, str]:
-    """Return the exact text of each value, which distinguishes all floats.
-
-    A run measured together with others does not list its only attempt.
-    """
-    names = {*Measurement.__struct_fields__, "window_seconds"}
+    """Return the exact text of each field, which distinguishes all floats."""
     return {
         name: repr(getattr(measured, name))
-        for name in names - {"run", "baseline", "stored_window_seconds", "attempts"}
+        for name in Measurement.__struct_fields__
+        if name not in ("run", "baseline")
     }
 
 
