@@ -56,8 +56,8 @@ _BLACKWELL = {"bf16": (Peak(2250, _DGXC),), "fp8": (Peak(4500, _DGXC),)}
 
 
 def _name_instinct(name: str) -> str:
-    """Return the pattern of the names of an AMD Instinct."""
-    return f"(?:amd ?instinct ?)?{name}(?: ?oam)?"
+    """Return the pattern of the names of an AMD Instinct: also `mi300` for `mi300x`."""
+    return f"(?:amd ?instinct ?)?{name}?(?: ?oam)?"
 
 
 GPU_TYPES = (
@@ -315,6 +315,9 @@ GPU_TYPES = (
     ),
 )  # fmt: skip
 """All known types. `docs/reference/gpus.md` shows them as a table."""
+
+NOT_COMPARED = ("cpu", "unknown")
+"""GPU types in baseline files that a log cannot contradict."""
 
 BY_NAME = {gpu.name: gpu for gpu in GPU_TYPES}
 

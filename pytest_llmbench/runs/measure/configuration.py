@@ -18,6 +18,7 @@ from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.gpus import (
+    NOT_COMPARED,
     find_gpu_by_peak,
     find_largest_memory,
     is_near,
@@ -205,7 +206,7 @@ def check_mfu_peak(segment: Segment, baseline: Baseline) -> Iterator[Note]:
         for statement in segment.stated
         if statement.field == StatedField.MFU_PEAK
     ]
-    if not stated or gpu == "cpu":
+    if not stated or gpu in NOT_COMPARED:
         return
     assumed = float(stated[-1].value)
     # Frameworks divide by the peak of BF16, whatever the precision of the run.
@@ -265,10 +266,10 @@ def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int
 def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield a problem if the log states another GPU type than the baseline's.
 
-    H100 PCIe and NVL count as other types: their peaks differ. A CPU baseline is not
-    checked, because the GPUs of the machine are not used.
+    H100 PCIe and NVL count as other types: their peaks differ. Not checked for a CPU,
+    since the GPUs of the machine are not used, and for an unknown type.
     """
-    if baseline.key.gpu == "cpu":
+    if baseline.key.gpu in NOT_COMPARED:
         return
     stated = (
         statement

@@ -135,6 +135,12 @@ SAME: dict[str, Judge] = {
     "gpu type": partial(
         measure_statements, (StatedField.GPU_TYPE, "h100pcie"), gpu="h100_pcie"
     ),
+    "gpu that the baseline does not know": partial(
+        measure_statements, (StatedField.GPU_TYPE, "tpuv6e"), gpu="unknown"
+    ),
+    "gpu of a similar name": partial(
+        measure_statements, (StatedField.GPU_TYPE, "mi300x"), gpu="mi300"
+    ),
     "gpus of a machine whose cpu is measured": partial(
         measure_statements, (StatedField.GPU_TYPE, "h100"), gpu="cpu"
     ),
@@ -400,6 +406,7 @@ def test_run_with_more_work_per_step_is_noted() -> None:
         ("a40", 312, "312", ""),  # the baseline file takes precedence
         ("a40", math.nan, "299", ""),
         ("cpu", math.nan, "312", ""),
+        ("unknown", math.nan, "312", ""),
     ],
 )
 def test_peak_behind_the_logged_mfu_is_compared_with_the_gpu(
