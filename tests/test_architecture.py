@@ -482,7 +482,7 @@ def test_judging_session_restores_import_hooks_and_garbage_collector_at_its_end(
     assert "PlainImports" not in facts["finders"]
     assert facts["frozen"] == 0
     # The threads of numpy do not wait actively, and launched jobs inherit no setting.
-    assert facts["patience"] == ["4", None]
+    assert facts["patience"] == ["20", None]
 
 
 @pytest.mark.wheel

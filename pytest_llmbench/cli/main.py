@@ -13,11 +13,7 @@ from functools import partial
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
 from pytest_llmbench.core.redaction import redact_text
-from pytest_llmbench.core.runtime import (
-    describe_unfit_system,
-    discard_output,
-    let_idle_threads_sleep,
-)
+from pytest_llmbench.core.runtime import describe_unfit_system, discard_output
 from pytest_llmbench.core.stop_signals import StopSignals
 from pytest_llmbench.tools.command_line import (
     Output,
@@ -41,9 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return guard_exit(lambda: _run_stoppable(argv))
     try:
-        # Not for `probe`, whose programs would inherit the setting.
-        with let_idle_threads_sleep():
-            return _run_stoppable(argv)
+        return _run_stoppable(argv)
     except Exception:  # noqa: BLE001 (exit code 1 would mean findings)
         import traceback
 

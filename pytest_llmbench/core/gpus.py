@@ -32,8 +32,8 @@ class GpuType(NamedTuple):
     chip: str = ""
     """The chip, if several types have it: their peaks are easily confused."""
     in_paths: bool = True
-    """True if the name is also looked for in the names of folders and runs, where
-    `v100` may be a version and `trn1` a training."""
+    """True if names of folders and runs may state this type. `v100` may be a version
+    there, `trn1` a training."""
 
 
 _AMD = "AMD, product page"
@@ -45,6 +45,7 @@ _GOOGLE = "Google, TPU documentation"
 _INTEL = "Intel, white paper 817486"
 _MINDSTUDIO = "Huawei MindStudio, device profiles"
 _NVIDIA = "NVIDIA, data sheet"
+_RESELLERS = "tables of resellers"
 _ROCM = "ROCm, documentation of the architecture"
 _TORCHTITAN = "torchtitan b5bcd76, tools/utils.py"
 _VERL = "verl 1dda039, flops_counter.py"
@@ -52,7 +53,10 @@ _VERL = "verl 1dda039, flops_counter.py"
 _AMPERE = {"bf16": (Peak(312, _NVIDIA),)}
 _HOPPER = {"bf16": (Peak(989, _NVIDIA),), "fp8": (Peak(1979, _NVIDIA),)}
 _HOPPER_NVL = {"bf16": (Peak(835, _NVIDIA),), "fp8": (Peak(1671, _NVIDIA),)}
-_BLACKWELL = {"bf16": (Peak(2250, _DGXC),), "fp8": (Peak(4500, _DGXC),)}
+_BLACKWELL = {
+    "bf16": (Peak(2250, _DGXC), Peak(2500, _RESELLERS)),
+    "fp8": (Peak(4500, _DGXC), Peak(5000, _RESELLERS)),
+}
 
 
 def _name_instinct(name: str) -> str:
@@ -107,13 +111,13 @@ GPU_TYPES = (
     GpuType("gh200", "GH200", (96, 144), _HOPPER, chip="GH100"),
     GpuType("b100", "B100", (192,), {}),
     GpuType(
-        "b200", "B200", (180, 192), _BLACKWELL | {"fp4": (Peak(9000, f"{_DGXC}, NVFP4"),)}
+        "b200", "B200", (180, 192), _BLACKWELL | {"fp4": (Peak(9000, f"{_DGXC}, NVFP4"), Peak(10000, _RESELLERS))}
     ),
     GpuType(
         "b300",
         "B300",
         (270, 288),
-        _BLACKWELL | {"fp4": (Peak(13500, f"{_DGXC}, NVFP4"),)},
+        _BLACKWELL | {"fp4": (Peak(13500, f"{_DGXC}, NVFP4"), Peak(15000, _RESELLERS))},
     ),
     GpuType(
         "gb200",
@@ -321,9 +325,8 @@ NOT_COMPARED = ("cpu", "unknown")
 
 BY_NAME = {gpu.name: gpu for gpu in GPU_TYPES}
 
-# Sources of a peak differ by at most this fraction. Some state the peaks of GB200 and
-# GB300 for B200 and B300, 11 % more.
-MOST_DISAGREEMENT = 0.12
+# Sources of a peak differ by at most this fraction.
+MOST_DISAGREEMENT = 0.1
 
 # Sizes of the memories of one GPU as vendors print them, in GB.
 NOMINAL_MEMORIES = (
@@ -391,8 +394,8 @@ def find_peak(gpu: str, dtype: str) -> float | None:
 def find_other_gpu(gpu: str, dtype: str, tflops: float) -> str:
     """Return the other GPU type that has this peak, or "" if the peak may be right.
 
-    It may be right if it is near a peak of the GPU type itself, since sources differ,
-    unless another type with the same chip has exactly this peak.
+    A peak near the GPU's own peak may be right, because sources differ, unless it is
+    exactly the peak of another type with the same chip.
     """
     gpu_type = BY_NAME.get(read_gpu_type(gpu))
     own_peaks = [peak.tflops for peak in list_peaks(gpu, dtype)]

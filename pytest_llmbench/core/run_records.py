@@ -40,9 +40,9 @@ class Hint(Struct, frozen=True, gc=False):
 
 @lru_cache(8192)
 def share_facts(facts: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return facts that equal tuples of several runs share.
+    """Return one shared tuple for equal facts.
 
-    Most runs of a configuration state the same.
+    Most runs of a configuration state the same facts.
     """
     return facts
 

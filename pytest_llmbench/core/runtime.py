@@ -31,8 +31,8 @@ COMMITS = (
 STANDARD_OUTPUT, STANDARD_ERROR = 1, 2
 
 OPENBLAS_PATIENCE = "OPENBLAS_THREAD_TIMEOUT"
-"""Variable with the binary logarithm of the clock cycles for which a thread of OpenBLAS
-waits actively."""
+"""Environment variable: log2 of the clock cycles that an idle OpenBLAS thread spins
+before it sleeps."""
 
 ADDRESSES = (
     "CI_JOB_URL",
@@ -137,16 +137,17 @@ def pause_garbage_collection() -> Iterator[None]:
 
 @contextmanager
 def let_idle_threads_sleep() -> Iterator[None]:
-    """Import numpy in the context without letting its idle threads wait actively.
+    """Keep numpy's idle threads from spinning if numpy is imported in this context.
 
     When numpy is imported, OpenBLAS starts a thread for each further processor, and
-    each waits actively for about 0.05 s before it sleeps: as long as the import takes.
-    Programs that are started after the context do not inherit the setting.
+    each spins for about 0.05 s before it sleeps: as long as the import takes. Programs
+    that are started after the context do not inherit the setting.
     """
     if OPENBLAS_PATIENCE in os.environ:
         yield
         return
-    os.environ[OPENBLAS_PATIENCE] = "4"  # the least: 2 to the power of 4 clock cycles
+    # Less than a millisecond, but enough for the threads to serve small matrices.
+    os.environ[OPENBLAS_PATIENCE] = "20"
     try:
         yield
     finally:

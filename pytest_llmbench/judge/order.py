@@ -196,8 +196,8 @@ def _find_by_job(
     higher = [run for run in others if _read_job_number(run.run) > number > 0]
     if not higher:
         return None
-    attempts = newest.run.attempts
-    if len(attempts) > 1 or attempts[-1].files.number > 0:
+    attempts = newest.run.attempts  # none if the job left no log
+    if len(attempts) > 1 or (attempts and attempts[-1].files.number > 0):
         return None  # a requeued job ran later than its id suggests
     same_numbering = _select_same_numbering(newest, others)
     unconfirmed = [

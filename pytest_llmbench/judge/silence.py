@@ -51,7 +51,7 @@ def find_rhythm(starts: Iterable[datetime]) -> Rhythm | None:
 def _select_last(starts: Sequence[datetime]) -> Sequence[datetime]:
     """Return the last sorted starts, with at least RHYTHM_SESSIONS sessions, or all.
 
-    A start so long after the previous one begins a session in any case.
+    A start at least SAME_SESSION after the previous start always begins a session.
     """
     sessions = 0
     for index in range(len(starts) - 1, 0, -1):

@@ -631,7 +631,7 @@ class _Collection:
         )
 
     def _take_runs(self) -> list[Run]:
-        """Return the runs, and keep none of them: dated and marked runs replace them."""
+        """Return the runs and forget them; dated and marked runs replace them."""
         runs, self._runs = self._runs, []
         return runs
 
@@ -657,23 +657,17 @@ def _drop_all_duplicates(
     Returns the runs, newest first; (copy, original) pairs of copied logs; and a note on
     each dropped run. `unnamed` are the ids of runs whose logs are not named like logs.
     """
-    # copies of a launcher's log, next to it
     # Other logs of a launched run, in the folder of its log.
     remaining, other_logs = drop_attached(remaining)
-    # logs recorded by tools such as W&B and torchrun
     # Logs in which a tool such as W&B recorded the output of a run.
     remaining, tracker_logs = drop_tracked(remaining, unnamed)
-    # logs of further processes of a run
     # Logs of the other processes of a run.
     remaining, rank_logs = drop_ranks(remaining)
-    # complete and partial copies of a job's log
     # Equal or partial logs of one job.
     remaining = order_runs(remaining, now)
     remaining, copies = drop_duplicates(remaining)
-    # jobs without a log that are too old or were launched minutes ago
     # Jobs without a log that are too old or followed by newer runs.
     kept, superseded_jobs = drop_superseded(order_runs(remaining, now), now)
-    # logs with the steps of another job are marked; second logs of a job are dropped
     # Logs with the steps of another run.
     kept, copied_runs = mark_duplicates(kept)
     notes = [

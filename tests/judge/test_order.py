@@ -18,6 +18,7 @@ from pytest_llmbench.core.run_records import (
     AttemptFiles,
     Clock,
     Measurement,
+    Problem,
     StartCandidate,
 )
 from pytest_llmbench.judge.decide import judge
@@ -229,6 +230,19 @@ def test_launched_run_is_the_newest_despite_a_higher_job_id_on_disk() -> None:
     found = replace(newest.run.found, launch="x")
     launched = replace(newest, run=replace(newest.run, found=found))
     assert decide(launched, make_run(11, DAY, seconds=SLOW)).verdict is Verdict.PASS
+
+
+def test_job_without_a_log_is_compared_with_older_runs_of_higher_job_ids() -> None:
+    """The newest job died before it wrote a log; ids of two schedulers are mixed."""
+    made = make_run(10, HOUR)
+    newest = replace(
+        made,
+        run=replace(made.run, attempts=()),
+        statistic_seconds=None,
+        problems=(Problem(Reason.NO_STEPS, "no log"),),
+    )
+    runs = newest, make_run(5, DAY), make_run(11, 3 * DAY)
+    assert decide(*runs).verdict is Verdict.INVALID
 
 
 def test_acknowledgement_accepts_an_ambiguous_run_order() -> None:

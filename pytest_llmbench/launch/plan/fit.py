@@ -13,6 +13,7 @@ from typing import Any
 from pytest_llmbench.core.baseline_records import Baseline, Configuration, Key, Recipe
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import count_noun, join_first
+from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import (
     Checkpointing,
     Cluster,
@@ -174,7 +175,7 @@ def explain_unfit(
 def _explain_wrong_type(key: Key, cluster: Cluster) -> str:
     if not cluster.gpu:
         return "the GPU type of this cluster is unknown: set `gpu` in the cluster file, or pass --llmb-gpu"
-    if key.gpu == cluster.gpu:
+    if read_gpu_type(key.gpu) == read_gpu_type(cluster.gpu):
         return ""
     return f"for {key.gpu}, but this cluster has {cluster.gpu}"
 

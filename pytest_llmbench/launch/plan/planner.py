@@ -15,6 +15,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import (
     TRIALS,
     Cluster,
@@ -232,7 +233,7 @@ class Planner:
             learned = self._learn_cluster()
             if learned:
                 return learned
-        has_other_type = self.gpu not in ("", machine.gpu)
+        has_other_type = self.gpu and read_gpu_type(self.gpu) != machine.gpu
         is_larger = max(launch.largest, launch.gpus_per_node) > machine.largest
         if has_other_type or is_larger:
             return Cluster(gpu=machine.gpu)

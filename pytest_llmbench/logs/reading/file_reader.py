@@ -199,11 +199,11 @@ class WorkerPool:
         self.take_unread()
         for process in self._processes:
             process.kill()
-        for _ in self._threads:
+        started = [thread for thread in self._threads if thread.ident is not None]
+        for _ in started:
             self._waiting.put(NO_MORE)
-        for thread in self._threads:
-            if thread.ident is not None:  # it was started
-                thread.join()
+        for thread in started:
+            thread.join()
         for process in self._processes:
             # Fails if the killed worker had not read all of its input.
             with suppress(OSError):

@@ -241,7 +241,7 @@ def _find_named_runs(walk: Walk) -> Discovery:
     twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
     )
-    # only these folders may contain logs despite their names
+    # only these folders may contain logs whose file names are not log names
     folders_with_ignored = {
         job_folder.folder.text for job_folder in job_folders if _may_ignore(job_folder)
     }

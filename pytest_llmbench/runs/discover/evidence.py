@@ -35,7 +35,7 @@ SAME_LAUNCH = timedelta(days=1)
 TWINS = {"_nsys": Reason.PROFILED, "_nccltrace": Reason.TRACED}
 
 OwnedRun = tuple[RunFiles, int]
-"""A run, and the number of the innermost folders of its path that belong to it."""
+"""A run, and how many innermost folders of its path belong to the run."""
 
 
 def find_exclusion(

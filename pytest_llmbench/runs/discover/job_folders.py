@@ -519,10 +519,7 @@ def _split_metrics(job_folder: JobFolder) -> JobFolder:
 def find_log_folders(
     job_folders: Sequence[JobFolder],
 ) -> Mapping[str, Sequence[Folder]]:
-    """Return the folders that contain logs of each job that left a folder without them.
-
-    The keys are job ids.
-    """
+    """Return, by job id, the log folders of jobs that also have a folder without a log."""
     logless_jobs: set[str] = set()
     for jobs in (job_folder.jobs for job_folder in job_folders):
         jobs_with_log = {draft.job for draft in jobs.drafts if draft.attempts}

@@ -609,8 +609,8 @@ def _find_less_work(
         line = int(timing.window.line[0])
         noise = DEVIATIONS * _estimate_error(work)
         drop = "" if rewarded else _describe_drop(work, WORK[name], noise)
-        # Twice the rounding, because the recorded work is rounded as well. It is slow,
-        # so it is computed only if it can decide.
+        # Twice the rounding, because the recorded work is rounded as well. Computing the
+        # rounding is slow, so only if it can decide.
         if share < 1 - max(allowed, noise) and share < 1 - max(
             allowed, 2 * _compute_work_rounding(name, timing)
         ):
@@ -684,7 +684,7 @@ def _estimate_error(work: Floats) -> float:
 def _describe_drop(work: Floats, unit: str, noise: float) -> str:
     """Describe a drop of the work from the window's first third to its last, or "".
 
-    Smaller changes than the `noise`, a share of the work, are no drop.
+    A change below `noise` (a fraction of the work) is not a drop.
     """
     if len(work) < FEWEST_STEPS:
         return ""

@@ -193,6 +193,8 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
         ("grok1/24.11", "bf16-8", H100, ""),
         ("grok1/25.05", "gb200-bf16-128", H100, "for gb200, but this cluster has h100"),
         ("grok1/25.05", "gb200-bf16-128", Cluster(gpu="gb200"), ""),
+        # a cluster file with the driver's name
+        ("grok1/25.05", "gb200-bf16-128", Cluster(gpu="NVIDIA GB200"), ""),
         (
             "grok1/24.11",
             "bf16-8",

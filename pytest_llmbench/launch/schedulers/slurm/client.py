@@ -886,7 +886,7 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
     for partition in slurm.list_partitions():
         if partition.up:
             groups += _list_gpu_nodes(partition, default_type=gpu)
-    chosen_type = gpu if gpu else _find_most_common_type(groups)
+    chosen_type = read_gpu_type(gpu) if gpu else _find_most_common_type(groups)
     candidates = [group for group in groups if group.gpu == chosen_type]
     if not candidates:
         return None
@@ -907,7 +907,7 @@ def _list_gpu_nodes(partition: Partition, *, default_type: str) -> list[GpuNodes
         GpuNodes(
             partition=partition,
             gres_type=gres_type,
-            gpu=_read_type(gres_type) or default_type,
+            gpu=_read_type(gres_type) or read_gpu_type(default_type),
             per_node=per_node,
             nodes=nodes,
         )
