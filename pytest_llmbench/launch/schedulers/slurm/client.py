@@ -882,11 +882,12 @@ def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
     partitions the default one is used, else the partition with the most GPUs. Raises
     SchedulerAway if Slurm does not answer.
     """
+    gpu_type = read_gpu_type(gpu) if gpu else ""
     groups: list[GpuNodes] = []
     for partition in slurm.list_partitions():
         if partition.up:
-            groups += _list_gpu_nodes(partition, default_type=gpu)
-    chosen_type = read_gpu_type(gpu) if gpu else _find_most_common_type(groups)
+            groups += _list_gpu_nodes(partition, default_type=gpu_type)
+    chosen_type = gpu_type or _find_most_common_type(groups)
     candidates = [group for group in groups if group.gpu == chosen_type]
     if not candidates:
         return None
@@ -907,7 +908,7 @@ def _list_gpu_nodes(partition: Partition, *, default_type: str) -> list[GpuNodes
         GpuNodes(
             partition=partition,
             gres_type=gres_type,
-            gpu=_read_type(gres_type) or read_gpu_type(default_type),
+            gpu=_read_type(gres_type) or default_type,
             per_node=per_node,
             nodes=nodes,
         )
