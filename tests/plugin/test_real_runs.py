@@ -32,7 +32,7 @@ def test_run_with_nan_loss_is_invalid_despite_good_time(
 ) -> None:
     log = shared("logs/maxtext/nan_loss.out")
     baselines = written(
-        tmp_path, recipe="brahmai", release="own", dialect="maxtext", gpu="v5p", peak="459", size="4b",
+        tmp_path, recipe="brahmai", release="own", dialect="maxtext", gpu="tpuv6e", peak="918", size="4b",
         model=BRAHMAI_4B, gpus=8, shape="sequence_length: 4096, layers: 36, gbs: 8, mbs: 1", seconds="0.427",
         more="logged_tflops_factor: 0.842",
     )  # fmt: skip
