@@ -1,6 +1,6 @@
 """Cost of the installed plugin for a session that does not use it.
 
-    python -m benchmarks.speed.idle [--pairs 30] [--judging [--against COMMIT]]
+    python -m benchmarks.speed.idle [--pairs 30] [--judging [--no-cache] [--against COMMIT]]
 
 Runs `pytest --collect-only` in an empty project. With --judging: the cost of a session
 that judges a run of each documented configuration, compared with an empty session; with
@@ -30,8 +30,8 @@ from source_trees import OURS, ROOT, prepare_trees
 from speed.environment import use_package
 
 LIMIT_MILLISECONDS = 5.0
-LIMIT_RATIO = 0.35 / 0.16
-"""A session of 82 runs costs at most 0.35 s more where an empty one takes 0.16 s."""
+LIMIT_RATIO = 1.2
+"""A session of 82 runs costs at most so many empty sessions more than an empty one."""
 
 WITHOUT = ("-p", "no:pytest_llmbench")
 PYTEST = (sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider")
@@ -65,13 +65,20 @@ def milliseconds(
     return 1000 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def compare_judging(folder: str, pairs: int, trees: Mapping[str, Path]) -> int:
+def compare_judging(
+    folder: str, pairs: int, trees: Mapping[str, Path], *options: str
+) -> int:
     """Print medians of alternating empty and judging sessions. Exit code 1 if the
     session of this project costs more than the limit."""
     for number, baseline in enumerate(shipped().values()):
         write_run(Path(folder) / "runs", baseline, job_id=str(1_000_000 + number))
     judge = partial(
-        milliseconds, folder, f"--llmb-logs={folder}/runs", command=PYTEST, code=0
+        milliseconds,
+        folder,
+        f"--llmb-logs={folder}/runs",
+        *options,
+        command=PYTEST,
+        code=0,
     )
     for tree in trees.values():
         judge(tree=tree)  # keeps what the logs say, as after any night
@@ -111,6 +118,11 @@ def main() -> int:
         default=[],
         help="with --judging: a commit to measure too (repeatable)",
     )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="with --judging: read all logs, as on a first night",
+    )
     options = parser.parse_args()
     if options.against and not options.judging:
         parser.error("--against needs --judging")
@@ -121,7 +133,8 @@ def main() -> int:
     ):
         if options.judging:
             trees = prepare_trees(options.against, Path(other))
-            return compare_judging(folder, pairs, trees)
+            plain = ["--llmb-no-cache"] if options.no_cache else []
+            return compare_judging(folder, pairs, trees, *plain)
         milliseconds(folder)  # compiles what is not compiled yet
         times = [
             (milliseconds(folder, *WITHOUT), milliseconds(folder)) for _ in range(pairs)
