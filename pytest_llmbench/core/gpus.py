@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from pytest_llmbench.core.patterns import compile_on_use
@@ -86,7 +86,7 @@ GPU_TYPES = (
             "fp8": (Peak(296, "tile-ai/TileOPs, pull request 1658"),),
         },
     ),
-    # 94 GB: a SXM module that is called "NVIDIA H100" and nothing else
+    # 94 GB: an SXM module that is called "NVIDIA H100" and nothing else
     GpuType("h100", "H100 SXM", (80, 94), _HOPPER, chip="GH100"),
     GpuType(
         "h100pcie",
@@ -320,10 +320,16 @@ GPU_TYPES = (
 )  # fmt: skip
 """All known types. `docs/reference/gpus.md` shows them as a table."""
 
-NOT_COMPARED = ("cpu", "unknown")
-"""GPU types in baseline files that a log cannot contradict."""
-
 BY_NAME = {gpu.name: gpu for gpu in GPU_TYPES}
+
+UNKNOWN = "unknown"
+"""The GPU type of recordings whose runs state none."""
+
+READ_LATER = frozenset(
+    name for name in BY_NAME if name.startswith(("mi", "rtxpro", "tpu"))
+)
+"""Types for which logs were not searched in the past. Recordings from then have the
+type UNKNOWN."""
 
 # Sources of a peak differ by at most this fraction.
 MOST_DISAGREEMENT = 0.1
@@ -349,7 +355,7 @@ def _compile_types() -> re.Pattern[str]:
     return re.compile(rf"\b(?:{groups})\b")
 
 
-@cache
+@lru_cache(256)  # the names come from logs
 def find_gpu_type(name: str) -> str:
     """Return the GPU type in a product name, or "" for other names.
 

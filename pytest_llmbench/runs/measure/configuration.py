@@ -18,7 +18,8 @@ from pytest_llmbench.core import metric_definitions
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.gpus import (
-    NOT_COMPARED,
+    READ_LATER,
+    UNKNOWN,
     find_gpu_by_peak,
     find_largest_memory,
     is_near,
@@ -206,7 +207,7 @@ def check_mfu_peak(segment: Segment, baseline: Baseline) -> Iterator[Note]:
         for statement in segment.stated
         if statement.field == StatedField.MFU_PEAK
     ]
-    if not stated or gpu in NOT_COMPARED:
+    if not stated or gpu in ("cpu", UNKNOWN):
         return
     assumed = float(stated[-1].value)
     # Frameworks divide by the peak of BF16, whatever the precision of the run.
@@ -266,18 +267,21 @@ def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int
 def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
     """Yield a problem if the log states another GPU type than the baseline's.
 
-    H100 PCIe and NVL count as other types: their peaks differ. Not checked for a CPU,
-    since the GPUs of the machine are not used, and for an unknown type.
+    H100 PCIe and NVL count as other types: their peaks differ. A CPU baseline is not
+    checked, because the GPUs of the machine are not used.
     """
-    if baseline.key.gpu in NOT_COMPARED:
+    if baseline.key.gpu == "cpu":
         return
     stated = (
         statement
         for statement in segment.stated
         if statement.field == StatedField.GPU_TYPE
     )
+    allowed = {read_gpu_type(baseline.key.gpu)}
+    if baseline.key.gpu == UNKNOWN:
+        allowed |= READ_LATER
     for statement in stated:
-        if statement.value != read_gpu_type(baseline.key.gpu):
+        if statement.value not in allowed:
             yield (
                 f"the log states {statement.value} GPUs, the baseline is for {baseline.key.gpu}",
                 statement.line,

@@ -48,6 +48,9 @@ def measure_statements(
 
 DIFFERENT: dict[str, Judge] = {
     "gpu type": partial(measure_statements, (StatedField.GPU_TYPE, "h100")),
+    "gpu that older recordings stated, too": partial(
+        measure_statements, (StatedField.GPU_TYPE, "h100"), gpu="unknown"
+    ),
     "form of the gpu": partial(
         measure_statements, (StatedField.GPU_TYPE, "h100pcie"), gpu="h100"
     ),
@@ -135,7 +138,7 @@ SAME: dict[str, Judge] = {
     "gpu type": partial(
         measure_statements, (StatedField.GPU_TYPE, "h100pcie"), gpu="h100_pcie"
     ),
-    "gpu that the baseline does not know": partial(
+    "gpu that older recordings could not state": partial(
         measure_statements, (StatedField.GPU_TYPE, "tpuv6e"), gpu="unknown"
     ),
     "gpu of a similar name": partial(
