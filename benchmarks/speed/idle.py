@@ -31,7 +31,7 @@ from speed.environment import use_package
 
 LIMIT_MILLISECONDS = 5.0
 LIMIT_RATIO = 1.2
-"""A session of 82 runs costs at most so many empty sessions more than an empty one."""
+"""Most CPU time that a session of 82 runs adds, in empty sessions."""
 
 WITHOUT = ("-p", "no:pytest_llmbench")
 PYTEST = (sys.executable, "-m", "pytest", "--quiet", "-p", "no:cacheprovider")

@@ -125,6 +125,7 @@ class WorkerPool:
         """Results contain the states of the files if `with_state` is True."""
         self._definitions = definitions
         self._with_state = with_state
+        self._setup = pickle.dumps((definitions, with_state))
         self._waiting: SimpleQueue[Batch] = SimpleQueue()
         self._answered: SimpleQueue[Answer] = SimpleQueue()
         self._unanswered = 0  # batches
@@ -136,14 +137,13 @@ class WorkerPool:
 
         There are fewer if the user's limit of processes or threads is reached.
         """
-        setup = pickle.dumps((self._definitions, self._with_state))
         with suppress(OSError, RuntimeError):
             for _ in range(count - len(self._processes)):
                 process = start_worker()
                 self._processes.append(process)
                 thread = Thread(
                     target=_feed,
-                    args=(process, setup, self._waiting, self._answered),
+                    args=(process, self._setup, self._waiting, self._answered),
                     daemon=True,
                 )
                 self._threads.append(thread)

@@ -92,8 +92,9 @@ def find_runs(
     metadata is a run without attempts. Times are in UTC; times without a zone are taken
     as local time of this machine. With `stores`, archives are read as folders, and
     `stores` opens the files found in them. Metrics files are runs only if no log is
-    found under the same given path. `on_log` is called at once with the path and the
-    size in bytes of each file of this machine that is named like a log.
+    found under the same given path. `on_log` is called with the path and the size
+    in bytes of each file of this machine that is named like a log, as soon as it is
+    found.
     """
     return RunSearch(paths, stores, on_log).discovery
 
